@@ -1,5 +1,5 @@
-"""Tensor operations with a fast form beside the plain form that defines it.
+"""Tensor operations, each with a fast implementation and the plain implementation that defines it.
 
-Start with `linear_attention.causal_sums` (running sums in chunks), `block_sparse` (patterns of
-blocks without a T x T matrix) and `recurrence` (states step by step). Imports torch alone.
+Start with `linear_attention.causal_sums` (causal linear attention in chunks), `block_sparse` (self-attention over some
+distances without a T x T matrix) and `recurrence` (checkpointed recurrences). Imports torch alone.
 """

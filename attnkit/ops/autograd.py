@@ -1,4 +1,4 @@
-"""Hand-written gradients that cannot be differentiated again."""
+"""Decorator for hand-written gradients that cannot be differentiated a second time."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,16 +8,15 @@ import torch
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the `backward` of an autograd function whose result must not be differentiated again.
+    """Return a `backward` for an autograd function that raises RuntimeError under `create_graph=True`.
 
-    Torch's own mark fails only where a second derivative passes through this function alone: with
-    another path to the same input, `torch.autograd.grad` leaves this one's share out in silence.
-    Raises RuntimeError under `create_graph=True`.
+    torch's decorator of the same name raises only if the second derivative passes through this function alone: with
+    another path to the same input, `torch.autograd.grad` silently omits the contribution of this function.
     """
 
     @wraps(backward)
     def first_only(ctx: Any, *grads: Any) -> Any:
-        if torch.is_grad_enabled():  # in a backward pass, only under create_graph=True
+        if torch.is_grad_enabled():  # in a backward pass: only under create_graph=True
             raise RuntimeError(
                 "attnkit's fast paths are differentiable once: create_graph=True (second"
                 " derivatives) does not pass through them; call backward without it"

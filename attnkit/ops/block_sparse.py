@@ -1,14 +1,14 @@
-"""Block-sparse self-attention over some distances only: no T x T square is ever formed.
+"""Block-sparse self-attention over some distances, without a T x T matrix.
 
-Everything here takes q, k, v [B, H, T, D] of rows that are padded on the right only, so a distance
-between columns is a distance between positions, and `valid` [B or 1, T], None where no key is
-hidden.  Scores are q k / sqrt(D); a query that sees no key gets zeros.
+The functions take q, k, v [B, H, T, D], padded on the right only, so that distances between columns are distances
+between positions, and `valid` [B or 1, T]; None: no padding. Scores are q k / sqrt(D); the output is 0 for a query
+without visible keys.
 
-- `near`: |i - j| <= window, a sliding window.  Blocks of queries against overlapping windows.
-- `strided`: |i - j| mod rate = 0.  `rate` dense attentions over sub-sequences.
-- `joint`: both, for rate = window.  One softmax over two sets that share no pair.
+- `near`: |i - j| <= window, a sliding window. Blocks of queries against overlapping windows of keys.
+- `strided`: |i - j| mod rate = 0. `rate` dense attentions over sub-sequences.
+- `joint`: both, for rate = window. One softmax over two disjoint sets of keys.
 
-Their plain form is `attention.sparse_pattern.Pattern`: dense attention under a narrowed mask.
+The plain implementation is `attention.sparse_pattern.Pattern`: dense attention with a mask.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,16 +27,16 @@ Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
 
 GROUP = 2**19
-"""Elements of the key windows handled at a time: 2 MB in float32, which stay in a cache."""
+"""Number of elements of the key windows of a group of blocks: 2 MB in float32, which fit into a cache."""
 
 
 def flash_usable(q: Tensor) -> bool:
-    """Whether torch's fused kernel for the CPU, and its backward pass, may be called."""
+    """Return whether torch's fused kernel for the CPU and its backward pass can be used."""
     return usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
 
 
 class _Windows(torch.autograd.Function):
-    """`Band.windows` with its adjoint as gradient."""
+    """`Band.windows` with its adjoint, `Band.gather`, as gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, band: Band) -> Tensor:
@@ -50,7 +50,7 @@ class _Windows(torch.autograd.Function):
 
 
 def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: bool) -> Heads:
-    """Softmax over the keys at most `window` away; cost T * window."""
+    """Return attention to the keys at most `window` away; cost T * window."""
     rows, _, length, _ = q.shape
     band = Band.of(window, length, causal=causal)
     distance = band.distances(q.device)  # [step, width]
@@ -63,16 +63,16 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
 
 
 def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
-    """Softmax over the keys at multiples of `rate`; cost T^2 / rate."""
+    """Return attention to the keys at distances that are multiples of `rate`; cost T^2 / rate."""
     return _attend(_in_strides(q, valid, rate, causal), q, k, v)
 
 
 def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
-    """Softmax over the keys at multiples of `rate` and those less than `rate` away, each once."""
+    """Return attention to the keys at multiples of `rate` and to those less than `rate` away, each counted once."""
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
     distance = band.distances(q.device)
-    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)  # 0: a stride
+    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)  # 0: in strides
     strides = _in_strides(q, valid, rate, causal)
     allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
@@ -83,7 +83,7 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
 
 
 class _SparsePart(NamedTuple):
-    """Many small attentions that together are one set of pairs of queries and keys."""
+    """A set of pairs of queries and keys, as a batch of small dense attentions."""
 
     queries: Callable[[Tensor], Tensor]
     """[B, H, T, D] -> [N, h, t, D]"""
@@ -92,20 +92,19 @@ class _SparsePart(NamedTuple):
     answers: Callable[[Tensor], Tensor]
     """The inverse of `queries`."""
     allowed: Bool[Tensor, "N h t s"] | None
-    """None where all keys may be seen; sizes may be 1."""
+    """None: all keys are visible; dimensions may be 1."""
     causal: bool = False
-    """Hide the later keys of each small attention as well."""
+    """Whether later keys of each small attention are hidden in addition."""
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         return None if self.allowed is None else _bias(self.allowed, dtype)
 
     def blind(self) -> Bool[Tensor, "N h t 1"] | None:
-        """Queries that see no key here; None where there is none."""
+        """Return True for queries without visible keys in this part; None: the part has no mask."""
         return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
 
 
 def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """What makes a softmax see the allowed keys only: 0 and -inf."""
     zeros = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
     return zeros.masked_fill_(~allowed, -torch.inf)
 
@@ -120,9 +119,9 @@ def _in_bands(band: Band, allowed: Tensor, length: int) -> _SparsePart:
 
 
 def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _SparsePart:
-    """Every `rate`-th token is one of rate x H attentions of a row."""
+    """Return `rate` x H attentions a row, each over every `rate`-th token."""
     rows, heads, length, _ = q.shape
-    # whichever needs no copy: heads that follow one another in memory, or tokens that do
+    # whichever layout needs no copy: heads contiguous in memory, or tokens
     heads_first = rows == 1 or q.stride(0) == heads * q.stride(1)
 
     def split(x: Tensor) -> Tensor:
@@ -138,7 +137,7 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
         x = torch.unflatten(x, 1, (rate, heads)).permute(0, 2, 3, 1, 4)  # [B, H, t, rate, D]
         return x.flatten(2, 3)[:, :, :length]
 
-    allowed = None  # causal: pads come after every real query
+    allowed = None  # causal: padding comes after all other queries
     if not causal and (valid is not None or length % rate):
         if valid is None:
             valid = torch.ones(1, length, dtype=torch.bool, device=q.device)
@@ -147,12 +146,12 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
 
 
 def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Answers [B, H, T, D] of one part by torch's fused kernel."""
+    """Return the outputs [B, H, T, D] of one part by torch's fused kernel."""
     q, k, v = part.queries(q), part.keys(k), part.keys(v)
     bias, causal = part.bias(q.dtype), part.causal
-    if bias is None or flash_usable(q):  # no query lacks keys, or FLASH gives it zeros
+    if bias is None or flash_usable(q):  # every query has keys, or FLASH outputs 0 for those without
         return part.answers(F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal))
-    # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
+    # not every GPU kernel outputs 0 for a query without keys: let it attend to all keys, then mask the output
     blind = part.blind()
     assert blind is not None
     y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
@@ -160,16 +159,16 @@ def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Answers [B, H, T, D] of one part, and the logarithms of its softmax sums [B, H, T, 1]."""
+    """Return the outputs [B, H, T, D] of one part and the log-sum-exp of its scores [B, H, T, 1]."""
     queries, keys, values = part.queries(q), part.keys(k), part.keys(v)
     scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [N, h, t, s]
     bias, blind = part.bias(q.dtype), part.blind()
     if bias is not None and blind is not None:
-        scores = scores + bias.masked_fill(blind, 0)  # a row of -inf alone would turn NaN
+        scores = scores + bias.masked_fill(blind, 0)  # the softmax of a row of -inf is NaN
     if part.causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)  # [t, s]
         scores = scores.masked_fill(later, -torch.inf)
-    scores = scores.to(torch.promote_types(q.dtype, torch.float32))  # 16-bit sums are too coarse
+    scores = scores.to(torch.promote_types(q.dtype, torch.float32))  # 16-bit sums are too inaccurate
     logs = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
     y = (scores - logs).exp().to(q.dtype) @ values  # [N, h, t, D]
     logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
@@ -177,43 +176,46 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
 
 
 def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """`_partial` by torch's fused kernel for the CPU."""
+    """Return `_partial` by torch's fused kernel for the CPU."""
     y, sums = operator(FLASH)(
         *(part.queries(q), part.keys(k), part.keys(v)), is_causal=part.causal, attn_mask=part.bias(q.dtype)
     )
     blind, sums = part.blind(), sums.unsqueeze(-1)
-    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)  # FLASH says 0
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)  # FLASH returns 0
     return part.answers(y), part.answers(sums)
 
 
 def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Answers and logarithms of two parts as those of one softmax over both."""
+    """Return the outputs and log-sum-exp of one softmax over the keys of both parts.
+
+    y = y_1 e^(L_1 - L) + y_2 e^(L_2 - L) with L = log(e^(L_1) + e^(L_2)).
+    """
     (one, log_one), (two, log_two) = first, second
     logs = torch.logaddexp(log_one, log_two)
-    logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
+    logs = logs.masked_fill(logs == -torch.inf, 0)  # no keys in either part: -inf - -inf would be NaN
     return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
 
 
 def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
-    """Slices of blocks whose windows stay in the cache together."""
+    """Yield slices of blocks whose windows fit into the cache together."""
     size = max(1, GROUP // keys[0].numel())
     for first in range(0, len(keys), size):
         yield slice(first, first + size)
 
 
 class _Banded(torch.autograd.Function):
-    """Attention in a band, joined with strides where they are given, by torch's fused kernel.
+    """Attention in a band by torch's fused kernel, combined with strides unless `strides` is None.
 
-    The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
-    ones, each part yields its share of the joint gradient.
+    The kernel's backward pass computes weights as exp(scores - log-sum-exp). Given the combined output and
+    log-sum-exp, its result for each part is the contribution of that part to the combined gradient.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any) -> Tensor:
-        # some blocks at a time: what the kernel makes for each window stays in the cache, and fresh
-        # memory costs more than the work
+        # in groups of blocks: the kernel's intermediate tensors stay in the cache, and allocating fresh memory for
+        # all of them would take longer than the computation
         queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [n, H, t or s, D]
-        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)  # `join` then copies nothing
+        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)  # a layout that `join` need not copy
         logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
         for group in _groups(keys):
             y[group], logs[group, ..., 0] = operator(FLASH)(
@@ -222,7 +224,7 @@ class _Banded(torch.autograd.Function):
         y, logs = band.join(y, q.shape[2]), band.join(logs, q.shape[2])
         if strides is not None:
             blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
-            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)  # FLASH says 0
+            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)  # FLASH returns 0
             y, logs = _combine(_flash_partial(strides, q, k, v), (y, logs))
             y = y.to(q.dtype)
         ctx.band, ctx.strides = band, strides
@@ -235,9 +237,9 @@ class _Banded(torch.autograd.Function):
         (q, k, v, y, logs, allowed), band, part = ctx.saved_tensors, ctx.band, ctx.strides
         rows, _, length, _ = q.shape
         queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
-        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))  # of both parts, if joined
+        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))  # of both parts, if combined
         q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
-        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))  # windows overlap: summed
+        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))  # accumulated: windows overlap
         for group in _groups(keys):
             q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
                 *(x[group] for x in (dy, queries, keys, values, answers)),

@@ -1,9 +1,9 @@
-"""Systems of sums of outer products, one for each token, by conjugate gradients and on a CPU.
+"""Linear systems of sums of outer products, one a token, solved by conjugate gradients on a CPU.
 
-The system of token t is 1 + K_t, K_t = sum_j W_tj k_j k_j^T + s_t S, symmetric with eigenvalues of
-at least 1, so a few steps bring the residual to rounding, and no K_t is formed: products of all
-tokens are two matrix products a chunk.  Source of the method for these systems: von Oswald et al.
-2025, "MesaNet", section 4.  The plain form is `mechanisms.mesa.fitted`.
+The matrix of token t is 1 + K_t, K_t = sum_j W_tj k_j k_j^T + s_t S. It is symmetric with eigenvalues of at least 1,
+so a few steps reduce the residual to rounding error. No K_t is formed: the products of all K_t with their vectors are
+two matrix products a chunk. Source of the method for these systems: von Oswald et al. 2025, "MesaNet", section 4. The
+plain implementation is `mechanisms.mesa.fitted`.
 """
 
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ from torch import Tensor
 from attnkit.ops.autograd import once_differentiable
 
 STEPS, MORE = 24, 4
-"""Steps within which systems are solved or left to another method; times more for gradients,
-which are solved exactly where these do not suffice either."""
+"""Maximum number of steps, after which `solution` returns None; gradients have MORE times as many, after which they
+are solved exactly."""
 BLOCK = 2**17
-"""Weights of a block of chunks, which goes through all steps while it is in the cache."""
+"""Number of weights W of a block of chunks, which does all steps while it is in the cache."""
 
 
 class Systems(NamedTuple):
-    """Those of the tokens of chunks."""
+    """The systems of all tokens of n chunks of C tokens: keys k, weights W, s (`since`) and S (`sums`)."""
 
     keys: Float[Tensor, "n C D"]
     weights: Float[Tensor, "n C C"]
@@ -30,12 +30,13 @@ class Systems(NamedTuple):
     sums: Float[Tensor, "n D D"] | None = None
 
     def times(self, x: Float[Tensor, "n C D"]) -> Float[Tensor, "n C D"]:
-        """Each system times the vector of its token."""
+        """Return (1 + K_t) x_t for each token t."""
+        # sum_j W_tj k_j (k_j x_t) of all t at once, without K_t
         y = torch.baddbmm(x, torch.bmm(x, self.keys.mT) * self.weights, self.keys)
         return y if self.since is None or self.sums is None else torch.baddbmm(y, x * self.since, self.sums)
 
     def solve(self, right: Float[Tensor, "n C D"], steps: int) -> Float[Tensor, "n C D"] | None:
-        """The solutions, None where they need more steps than these."""
+        """Return the solutions, or None if any needs more than the given number of steps."""
         blocks, size = list[Tensor](), max(1, BLOCK // self.weights[0].numel())
         for start in range(0, len(right), size):
             part = slice(start, start + size)
@@ -47,18 +48,19 @@ class Systems(NamedTuple):
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     def solve_exactly(self, right: Float[Tensor, "n C D"]) -> Float[Tensor, "n C D"]:
-        """The solutions by a system of D equations for each token; NaN where numbers are not finite."""
+        """Return the solutions by forming 1 + K_t, [D, D] a token; NaN if the input is not finite."""
         identity, solutions = torch.eye(right.shape[2], dtype=right.dtype), list[Tensor]()
         for number, own in enumerate(right):
             keys = self.keys[number]
             squares = (self.weights[number] @ (keys.unsqueeze(2) * keys.unsqueeze(1)).flatten(1)).view(*keys.shape, -1)
             if self.since is not None and self.sums is not None:
                 squares = squares + self.since[number].unsqueeze(2) * self.sums[number]
-            # unchecked, as the plain form
+            # unchecked, as in the plain implementation
             solutions.append(torch.linalg.solve_ex(squares + identity, own.unsqueeze(2)).result.squeeze(2))
         return torch.stack(solutions)
 
     def _solve(self, right: Tensor, steps: int) -> Tensor | None:
+        """Run conjugate gradients for all systems; stop when each residual is below eps times its right side."""
         tiny, eps = torch.finfo(right.dtype).tiny, torch.finfo(right.dtype).eps
         x, rest, along = torch.zeros_like(right), right.clone(), right
         size = rest.square().sum(-1, keepdim=True)
@@ -67,7 +69,7 @@ class Systems(NamedTuple):
             if bool((size <= enough).all()):
                 return x
             image = self.times(along)
-            far = size / (along * image).sum(-1, keepdim=True).clamp_min_(tiny)
+            far = size / (along * image).sum(-1, keepdim=True).clamp_min_(tiny)  # solved systems have 0 / 0
             x.addcmul_(far, along)
             rest.addcmul_(far, image, value=-1)
             before, size = size, rest.square().sum(-1, keepdim=True)
@@ -76,7 +78,7 @@ class Systems(NamedTuple):
 
 
 def solution(systems: Systems, right: Float[Tensor, "n C D"]) -> Float[Tensor, "n C D"] | None:
-    """The solutions with their gradients, or None where they need another method."""
+    """Return the solutions, differentiably, or None if any needs more than STEPS steps."""
     with torch.no_grad():
         found = systems.solve(right, STEPS)
     if found is None or not torch.is_grad_enabled():
@@ -86,7 +88,7 @@ def solution(systems: Systems, right: Float[Tensor, "n C D"]) -> Float[Tensor, "
 
 
 class _Solution(torch.autograd.Function):
-    """The gradient of A^-1 q is g = A^-1 dx for q, and that of -g A x for what A is made of."""
+    """Gradient of x = A^-1 q: dq = A^-1 dx; the parts of A have the gradient of -<dq, A x> for constant dq and x."""
 
     @staticmethod
     def forward(ctx: Any, found: Tensor, right: Tensor, *parts: Tensor | None) -> Tensor:
@@ -98,7 +100,7 @@ class _Solution(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         found, *parts = ctx.saved_tensors
         systems, tiny = Systems(*parts), torch.finfo(grad.dtype).tiny
-        unit = grad.abs().amax(-1, keepdim=True).clamp_min_(tiny)  # squares of small numbers would be 0
+        unit = grad.abs().amax(-1, keepdim=True).clamp_min_(tiny)  # squares of small gradients underflow
         by_right = systems.solve(grad / unit, MORE * STEPS)
         by_right = systems.solve_exactly(grad) if by_right is None else by_right * unit
         leaves = [None if x is None else x.detach().requires_grad_() for x in parts]

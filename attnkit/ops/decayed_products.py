@@ -1,13 +1,12 @@
-"""Products of queries and earlier keys under decay: at one rate, or at a rate for each channel.
+"""Products of queries and earlier keys under decay, with one rate or a rate for each channel.
 
-With one rate the product of each pair is multiplied by its decay.  With a rate for each channel the
-fast form is one matrix product for each block of queries (the whole chunk where decays are mild):
-queries are multiplied by their decay since the middle of the block and keys divided by theirs,
-which for keys before the block is a decay again.  Where the decay within a block would leave the
-range of the type, and on a GPU, where finding out would mean waiting for it, decays count from the
-start of the block, so that nothing is divided for earlier keys.  Keys of the block itself are then
-handled alike in smaller blocks, and in the smallest by the plain form, which subtracts logarithms
-first and takes a number for each pair and channel.
+With one rate, the product of each pair is multiplied by its decay. With a rate for each channel, the fast
+implementation is one matrix product for each block of queries (the whole chunk if decays are mild): queries are
+multiplied by e^(total - m) and keys by e^(m - total), where m is `total` in the middle of the block. If the decay
+within a block would leave the range of float32, and on a GPU, where checking would need synchronization, m is `total`
+at the start of the block instead: then both factors are at most 1 for keys before the block. Keys of the block itself
+are processed in the same way in smaller blocks, and in the smallest by the plain implementation, which subtracts
+logarithms before `exp`, but needs memory for each pair and channel.
 """
 
 from collections.abc import Sequence
@@ -20,22 +19,22 @@ from torch.nn import functional as F
 from attnkit.ops import fast_cpu
 
 BLOCK, SMALLEST = 16, 4
-"""Queries of a product where decays are strong, and of the plain form within it."""
+"""Number of queries of a block if decays are strong, and of the plain implementation within it."""
 RANGE = 120.0
-"""Decay within a block, as a logarithm; float32 bears half of it and its inverse."""
+"""Maximum decay within a block, as a logarithm: counted from the middle it is half, and e^60 and e^-60 fit float32."""
 
 
 def decayed_products(
     queries: Sequence[Float[Tensor, "*n C D"]], k: Float[Tensor, "*n C D"], total: Float[Tensor, "*n C d"]
 ) -> list[Float[Tensor, "*n C C"]]:
-    """sum_d q_id k_jd exp(total_id - total_jd) for j <= i, and 0 for later keys, for each q.
+    """Return sum_d q_id k_jd exp(total_id - total_jd) for j <= i, and 0 for later keys, for each q in `queries`.
 
-    `total` is a running sum of logarithms of decays, so it falls along the chunk; d is D or 1.
+    `total` is the cumulative sum of log decays, so it does not increase along the chunk; its width d is D or 1.
     """
     size = total.shape[-2]
     if total.shape[-1] == 1:
         later = torch.ones(size, size, dtype=torch.bool, device=k.device).triu(1)
-        # masked before exp: a later key's ratio may be infinite, and then its gradient NaN
+        # masked before exp: the ratio of a later key may be infinite, and its gradient then NaN
         ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
         return [q @ k.transpose(-1, -2) * ratio for q in queries]
     if fast_cpu.PLAIN or torch.compiler.is_compiling():
@@ -56,12 +55,12 @@ def decayed_products(
 
 
 def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
-    """`decayed_products` for decays of any strength, without reading values."""
+    """Return `decayed_products` for decays of any strength, without reading values on the host."""
     size = k.shape[-2]
     if size <= SMALLEST:
         return [plain(q, k, total) for q in queries]
     step = SMALLEST if size <= BLOCK else BLOCK
-    if spare := -size % step:  # repeats the last sum, as exp(0 - sum) might overflow
+    if spare := -size % step:  # padded with the last total: exp(0 - total) might overflow
         *queries, k = (F.pad(x, (0, 0, 0, spare)) for x in (*queries, k))
         total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], spare, -1)), -2)
     *blocks, of_keys, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
@@ -79,14 +78,14 @@ def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor
 
 
 def _apart(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
-    """Rows of blocks, each of which has all queries, as one matrix [*n, C, C] for each of these."""
+    """Return one matrix [*n, C, C] for each of `queries` tensors; each row of blocks holds the rows of all of them."""
     each = zip(*(row.chunk(queries, -2) for row in rows), strict=True)
     return [torch.cat(parts, -2) for parts in each]
 
 
 def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:
-    """Whether the decay within blocks of so many tokens is known to be in range."""
-    if not fast_cpu.usable(total, autocast=True):  # reading values would synchronize
+    """Return whether the decay within blocks of `step` tokens is known to be at most RANGE."""
+    if not fast_cpu.usable(total, autocast=True):  # reading values would synchronize the device
         return False
     size = total.shape[-2]
     ends = [min(size, start + step) - 1 for start in range(0, size, step)]
@@ -95,7 +94,7 @@ def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:
 
 
 def plain(q: Tensor, k: Tensor, total: Tensor) -> Float[Tensor, "*n C C"]:
-    """`decayed_products` from differences, which are never positive."""
+    """Return `decayed_products` of one q from differences of `total`, which are never positive."""
     size = q.shape[-2]
     later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1).unsqueeze(-1)
     ratio = (total.unsqueeze(-2) - total.unsqueeze(-3)).masked_fill(later, -torch.inf).exp()

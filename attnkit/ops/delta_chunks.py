@@ -1,13 +1,13 @@
-"""The gated delta rule in chunks, on a CPU, with a gradient written by hand.
+"""The gated delta rule in chunks, on a CPU, with a hand-written gradient.
 
-Letters as in `mechanisms.gated_delta.chunked`, the plain form: the news N of a chunk obey
-(1 + A) N = w v - (b k G_0) S.  Here the system is inverted, by itself, and so the backward pass
-solves none, and no answer to the keys is formed.  The erasing keys b k and the queries lie side by
-side (`readers`), since both read the state and the keys of their chunk in the same way.
+Notation as in `mechanisms.gated_delta.chunked`, the plain implementation: the values N that a chunk writes solve
+(1 + A) N = w v - (b k G_0) S. Here 1 + A is inverted explicitly, so that the backward pass solves no system and
+(1 + A)^-1 (b k G_0) is never formed. The erase keys b k and the queries are stacked (`readers`), since both read the
+state and the keys of their chunk in the same way.
 
-Every query and erasing key i comes with e^(total_i), and every key j with e^(-total_j), so that
-the gradient of a sum of logarithms is what a reader has in common with its gradient, less what a
-key has; and that of a reader is needed for the length of the vector, too.
+Gradient of the decays: with `total`, the cumulative sum of the log decays of a chunk, reader i occurs only in r_i
+e^(total_i) and key j only in k_j e^(-total_j). So the gradient of total_i is <r_i, dr_i> summed over both readers,
+minus <k_i, dk_i>. The gradient of the normalization of q and k to length 1 needs the same inner products.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from attnkit.ops.autograd import once_differentiable
 
 TINY = 1e-12
-"""As in `F.normalize`."""
+"""Minimum length of a vector that is normalized, as in `F.normalize`."""
 
 
 def delta_chunks(
@@ -33,13 +33,13 @@ def delta_chunks(
     write: Tensor,
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Answers [B, H, T, E] and the state [B, H, D, E] after them, in chunks of `size` tokens.
+    """Return the outputs [B, H, T, E] and the last state [B, H, D, E], computed in chunks of `size` tokens.
 
-    q, k [B, H, T, D], v [B, H, T, E], log_decay and write [B, H, T, 1], erase [B, H, T, 1 or D].
-    Without log_decay nothing decays; without a state memory is empty at first.
+    q, k [B, H, T, D] (normalized here), v [B, H, T, E], log_decay [B, H, T, 1] or None (no decay), erase
+    [B, H, T, 1 or D], write [B, H, T, 1], state [B, H, D, E] or None (zeros).
     """
     given = [q, k, v, log_decay, erase, write]
-    if spare := -q.shape[2] % size:
+    if spare := -q.shape[2] % size:  # padding writes and erases nothing and does not decay
         given = [x if x is None else F.pad(x, (0, 0, 0, spare)) for x in given]
     y, state = _DeltaChunks.apply(size, *given, state)  # type: ignore[no-untyped-call]
     return y[:, :, : q.shape[2]], state
@@ -65,21 +65,22 @@ class _DeltaChunks(torch.autograd.Function):
         )
         lengths = [x.square().sum(-1, keepdim=True).sqrt_().clamp_min_(TINY) for x in (q, k)]
         keys, news = k.new_empty(*shape, width), v.new_empty(*shape, height)
-        readers = k.new_empty(*shape[:2], 2, size, width)
+        readers = k.new_empty(*shape[:2], 2, size, width)  # [N, n, 2, C, D]: erase keys, queries
         torch.div(k, lengths[1], out=keys.view_as(k))
         torch.mul(keys.view_as(k), erase, out=readers[:, :, 0].view_as(k))
         torch.div(q, lengths[0], out=readers[:, :, 1].view_as(q))
         torch.mul(v, write, out=news.view_as(v))
         decay = k.new_zeros(1, chunks, size, 1) if log_decay is None else log_decay
         total = decay.reshape(-1, chunks, size, 1).cumsum(2)
-        # later keys are cut off, not multiplied by 0: their ratio may be infinite
+        # G_ij; later keys are set to 0 by tril_, since e^(total_i - total_j) may be infinite: inf * 0 is NaN
         ratio = (total - total.mT).exp_().tril_().unsqueeze(2)  # [N, n, 1, C, C]
-        since, until = total.exp(), (total[:, :, -1:] - total).exp_()
+        since, until = total.exp(), (total[:, :, -1:] - total).exp_()  # G_i0, G_Cj [N, n, C, 1]
         pairs = readers.view(-1, 2 * size, width) @ keys.view(-1, size, width).mT
-        pairs = pairs.view(*shape[:2], 2, size, size).mul_(ratio)
-        # the diagonal is taken as 1 and what lies above it is not read
+        pairs = pairs.view(*shape[:2], 2, size, size).mul_(ratio)  # A (below its diagonal) and q k^T
+        # unitriangular: the diagonal of A is not read, but taken as 1
         solved = partial(torch.linalg.solve_triangular, upper=False, unitriangular=True)
         inverse = solved(pairs[:, :, 0], torch.eye(size, dtype=k.dtype)).contiguous()
+        # N = (1 + A)^-1 (w v - r_0 S), y = r_1 S + (q k^T) N, S <- e^(total_C) S + (k G_C)^T N
         y, states = torch.empty_like(news), list[Tensor]()
         old = None if state is None else state.reshape(shape[0], width, height)
         for c in range(chunks):
@@ -91,7 +92,7 @@ class _DeltaChunks(torch.autograd.Function):
                 torch.baddbmm(read[:, 1], pairs[:, c, 1], news[:, c], out=y[:, c])
                 old = old * since[:, c, -1:]
             else:
-                torch.bmm(inverse[:, c], news[:, c].clone(), out=news[:, c])
+                torch.bmm(inverse[:, c], news[:, c].clone(), out=news[:, c])  # `out` must not be an input
                 torch.bmm(pairs[:, c, 1], news[:, c], out=y[:, c])
                 old = k.new_zeros(())
             old = torch.baddbmm(old, (keys[:, c] * until[:, c]).mT, news[:, c])
@@ -100,7 +101,7 @@ class _DeltaChunks(torch.autograd.Function):
             v, erase, write, *lengths, keys, readers, ratio, since, until, pairs, inverse, news, old, *states
         )
         ctx.decays, ctx.given = log_decay is not None, state is not None
-        ctx.set_materialize_grads(False)  # training does not read the last state
+        ctx.set_materialize_grads(False)  # in training the last state usually has no gradient
         return y.view_as(v).flatten(2, 3), old.view(*k.shape[:2], width, height)
 
     @staticmethod
@@ -109,24 +110,24 @@ class _DeltaChunks(torch.autograd.Function):
         v, erase, write, q_length, k_length, keys, readers, *rest = ctx.saved_tensors
         ratio, since, until, pairs, inverse, news, last, *states = rest
         (_, chunks, size, width), height = keys.shape, news.shape[3]
-        # gradients of what readers read, without decay and with it: first of erasing keys
-        dread = news.new_zeros(*readers.shape[:4], height)
+        # gradients of the products of readers and state, after decay (`dread`) and before it (`faded`)
+        dread = news.new_zeros(*readers.shape[:4], height)  # [N, n, 2, C, E]
         if dy is not None:
             dread[:, :, 1] = dy.reshape_as(news)
         faded, dkeys = torch.empty_like(dread), torch.empty_like(keys)
         dreaders, dtotal = torch.zeros_like(readers), torch.zeros_like(keys[..., :1])
         dstate = None if dstate is None else dstate.reshape(-1, width, height)
-        dnews = pairs[:, :, 1].mT @ dread[:, :, 1]
+        dnews = pairs[:, :, 1].mT @ dread[:, :, 1]  # y = ... + (q k^T) N
         missing, ends = chunks - len(states), [*states[1:], last] if ctx.given else [*states, last]
         for c in reversed(range(chunks)):
-            if dstate is not None:
+            if dstate is not None:  # of the state after the chunk
                 dnews[:, c].baddbmm_(keys[:, c] * until[:, c], dstate)
                 torch.bmm(news[:, c], dstate.mT, out=dkeys[:, c])
                 dkeys[:, c] *= until[:, c]
-                dtotal[:, c, -1, 0] = (ends[c] * dstate).sum((1, 2))
+                dtotal[:, c, -1, 0] = (ends[c] * dstate).sum((1, 2))  # all of that state has e^(total_C)
             else:
                 dkeys[:, c] = 0
-            own = dread[:, c, 0]
+            own = dread[:, c, 0]  # N = (1 + A)^-1 (w v - r_0 S): d(w v) is (1 + A)^-T dN, d(r_0 S) its negative
             torch.baddbmm(own, inverse[:, c].mT, dnews[:, c], beta=0, alpha=-1, out=own)
             if c < missing:
                 continue
@@ -136,9 +137,10 @@ class _DeltaChunks(torch.autograd.Function):
             dreaders[:, c] = (own @ old.mT).view_as(dreaders[:, c])
             found = readers[:, c].flatten(1, 2).mT @ own
             dstate = found if dstate is None else found.addcmul_(dstate, since[:, c, -1:])
+        # dA = -(1 + A)^-T dN N^T and d(q k^T) = dy N^T: both are `dread` times N^T
         dpairs = dread.view(-1, 2 * size, height) @ news.view(-1, size, height).mT
         dpairs = dpairs.view_as(pairs).mul_(ratio)
-        dpairs[:, :, 0].diagonal(dim1=2, dim2=3).zero_()  # the system has 1 there
+        dpairs[:, :, 0].diagonal(dim1=2, dim2=3).zero_()  # not read in the forward pass
         flat = dpairs.view(-1, 2 * size, size)
         dreaders.view(-1, 2 * size, width).baddbmm_(flat, keys.view(-1, size, width))
         dkeys.view(-1, size, width).baddbmm_(flat.mT, readers.view(-1, 2 * size, width))
@@ -146,6 +148,7 @@ class _DeltaChunks(torch.autograd.Function):
         k, dk = keys.view(shape), dkeys.view(shape)
         (_, q), (dleft, dq) = (x.unbind(2) for x in (readers, dreaders))
         dleft, dq, q = dleft.view(shape), dq.view(shape), q.view(shape)
+        # inner products of k, erase keys and q with their gradients, [B, H, n, C, 1]
         shared = (dk * k).sum(-1, keepdim=True)
         derase = dleft * k
         by_left = (derase * erase if erase.shape[-1] > 1 else derase).sum(-1, keepdim=True)
@@ -154,10 +157,11 @@ class _DeltaChunks(torch.autograd.Function):
         by_q, dlog = (dq * q).sum(-1, keepdim=True), None
         if ctx.decays:
             dtotal = (by_q + by_left - shared).add_(dtotal.view_as(by_q))
-            dlog = dtotal.flip(3).cumsum(3).flip(3).flatten(2, 3)
+            dlog = dtotal.flip(3).cumsum(3).flip(3).flatten(2, 3)  # each log decay is in all later sums
+        # of x = k / |k|: dk = (dx - x <x, dx>) / |k|; k is read itself and in the erase keys
         dk = dk.addcmul_(dleft, erase).addcmul_(k, shared + by_left, value=-1).div_(k_length)
         dq = dq.addcmul_(q, by_q, value=-1).div_(q_length)
-        dright = dread[:, :, 0].neg().view_as(v)  # of w v
+        dright = dread[:, :, 0].neg().view_as(v)  # d(w v)
         dwrite = (dright * v).sum(-1, keepdim=True)
         whole = [x.flatten(2, 3) for x in (dq, dk, dright.mul_(write))]
         gates = dlog, derase.flatten(2, 3), dwrite.flatten(2, 3)

@@ -1,4 +1,4 @@
-"""The gate of the fast forms for CPUs, and the private operators of torch that they call."""
+"""Conditions of the fast implementations for CPUs, and the private operators of torch that they call."""
 
 import os
 from collections.abc import Sequence
@@ -9,45 +9,44 @@ import torch
 from torch import Tensor
 
 PLAIN = bool(os.environ.get("ATTNKIT_PLAIN_KERNELS"))
-"""Take plain forms only: for tests, and to find out whether a fast form is at fault."""
+"""Whether only plain implementations are used: for tests, and to find out whether a fast one is at fault."""
 
 PLAIN_UP_TO = 24 * 24
-"""Scores a head up to which plain products beat torch's fused attention on a CPU.  A layer of 4
-heads of width 32 trains on rows of 28, 64 and 128 tokens 1.1, 1.4 and 1.8 times as fast by it on a
-CPU without AVX-512; with it, at 28 as fast, and quickstart's rows of a dozen tokens 3 % slower."""
+"""Maximum number of scores a head for which plain products are faster than torch's fused attention on a CPU. With
+fused attention, a layer of 4 heads of width 32 trains 1.1, 1.4 and 1.8 times as fast on rows of 28, 64 and 128 tokens
+on a CPU without AVX-512; with AVX-512 equally fast at 28 tokens, and 3 % slower on quickstart's rows of 12."""
 PLAIN_ELSEWHERE = 256 * 256
-"""The same in 16 bits, which some processors multiply in units of their own, in graphs that are
-compiled, and where the plain forms are asked for."""
+"""Maximum of the same in 16 bits, for which some processors have special multiplication units, in compiled graphs, and
+under PLAIN."""
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu"
-"""Fused attention.  A query without keys gets zeros, unlike from other fused kernels, and 0 as the
-logarithm of its softmax sum."""
+"""Fused attention; returns the output and the log-sum-exp of the scores. Unlike in other fused kernels, both are 0 for
+a query without visible keys."""
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward"
 PRODUCT = "mkldnn._linear_pointwise.default"
 """oneDNN's x W^T + b."""
 PACK = "mkldnn._reorder_linear_weight.default"
-"""The W of `PRODUCT` as oneDNN reads it."""
+"""Conversion of the W of `PRODUCT` to oneDNN's layout."""
 WEIGHT_GRADIENTS = "aten.mkldnn_linear_backward_weights"
 """oneDNN's gradients of weight and bias."""
 
 
 @cache
 def operator(name: str) -> Any:
-    """A private operator of torch; None where this version has none of that name."""
+    """Return a private operator of torch; None if this version of torch does not have it."""
     found: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)  # of None: None again
+        found = getattr(found, part, None)  # None has no such attribute either
     return found
 
 
 def usable(
     *tensors: Tensor | None, operators: Sequence[str] = (), onednn: bool = False, autocast: bool = False
 ) -> bool:
-    """Whether a fast form may take these tensors (None: absent); its plain form may take any.
+    """Return whether a fast implementation can be used for these tensors (None: absent).
 
-    That needs eager code, values on a CPU, at least one of them, and all of `operators`; with
-    `onednn` also float32 throughout, and oneDNN switched on.  Under autocast, which would mix types
-    in what is added to in place, only forms that say they bear it.
+    It needs eager mode, non-empty tensors on a CPU, all of `operators` and, with `onednn`, float32 and oneDNN enabled.
+    `autocast` declares that it works under autocast, which would mix dtypes in in-place additions.
     """
     if PLAIN or torch.compiler.is_compiling() or any(operator(name) is None for name in operators):
         return False
@@ -62,15 +61,15 @@ def usable(
 
 
 def fuses_short(q: Tensor) -> bool:
-    """Whether torch's fused attention beats plain products on short texts, on a CPU."""
+    """Return whether torch's fused attention is faster than plain products for short sequences on a CPU."""
     return q.element_size() > 2 and not torch.compiler.is_compiling() and not PLAIN
 
 
 def few_scores(q: Tensor, k: Tensor, least: int = 0) -> bool:
-    """Whether plain products are the faster way for queries and keys [B, H, *, D].
+    """Return whether plain products are faster than fused attention for queries and keys [B, H, *, D].
 
-    They are for one query a row, which the fused kernel answers row by row; and in full precision
-    up to `least` scores a head, where the kernel needs preparations.
+    They are for one query a row, since the fused kernel processes rows one by one. `least` raises the maximum number
+    of scores a head in full precision, for callers that need additional operations to use the kernel.
     """
     if q.device.type != "cpu":
         return False

@@ -1,9 +1,9 @@
-"""Linear attention on a CPU with a gradient written by hand: few passes, and no copies.
+"""Linear attention on a CPU with a hand-written gradient: few passes over memory and no copies.
 
-Letters as in `ops.linear_attention`, which is the plain form; N is B H.
+Notation as in `ops.linear_attention`, the plain implementation; N is B H.
 
-A feature of a key under a random direction is e^(w k - |k|^2 / 2).  The second factor belongs to
-the key as a whole, so it is given to its value and to its 1 in the denominator: `weighted`.
+The feature of a key for a random direction w is e^(w k - |k|^2 / 2). The factor e^(-|k|^2 / 2) is the same for all
+directions, so `weighted` multiplies the value of the key, and its 1 for the denominator, by this factor instead.
 """
 
 from collections.abc import Sequence
@@ -17,46 +17,47 @@ from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.onednn import product
 
 MODERATE = 30.0
-"""Logarithms up to this size are exponentiated as they are: float32 bears e^60 and sums of it."""
+"""Maximum absolute logarithm that is exponentiated without a shift: float32 holds e^60 and sums of such products."""
 CHUNK = 64
-"""Positions of a causal chunk: a square inside each, sums between them."""
+"""Maximum number of positions of a causal chunk: C x C products inside a chunk, cumulative sums between chunks."""
 
 
 class Features(NamedTuple):
-    """Features that have a gradient by hand."""
+    """Feature map with a hand-written gradient."""
 
     directions: Float[Tensor, "M D"] | None
-    """Those of x are e^(w x) for each direction w; None: elu(x) + 1."""
+    """Features of x are e^(w x) for each direction w; None: elu(x) + 1."""
 
     def of(self, x: Float[Tensor, "N T D"]) -> Float[Tensor, "N T M"] | None:
-        """Features, without the factor e^(-|k|^2 / 2) of keys; None where float32 does not bear them."""
+        """Return the features, without the factor e^(-|k|^2 / 2) of keys; None if they may overflow or underflow."""
         w = self.directions
         if w is None:
-            return x.clamp_max(0).exp_().add_(x.clamp_min(0))
+            return x.clamp_max(0).exp_().add_(x.clamp_min(0))  # e^x up to 0, x + 1 above
         lengths = [y.square().sum(-1).max().sqrt() for y in (x, w)]
+        # |k|^2 / 2 of keys scaled by D^(-1/4), as the directions are; `not <`: also for NaN
         if not float(lengths[0]) ** 2 * x.shape[-1] ** -0.5 / 2 < MODERATE:
             return None
         logarithms = product(x, w)
-        if not float(lengths[0] * lengths[1]) < MODERATE:  # no product is larger than that
+        if not float(lengths[0] * lengths[1]) < MODERATE:  # |w x| <= |w| |x|: rarely are values read
             low, high = logarithms.aminmax()
             if not (float(low) > -MODERATE and float(high) < MODERATE):
                 return None
         return logarithms.exp_()
 
     def backward(self, phi: Tensor, dphi: Tensor) -> Float[Tensor, "N T D"]:
-        """The gradient of x, given features and their gradient, which is overwritten."""
+        """Return the gradient of x; phi are its features and dphi their gradient, which is overwritten."""
         if self.directions is None:
-            return dphi.mul_(phi.clamp_max(1))  # y = e^x below 0, and above 1 beyond it
+            return dphi.mul_(phi.clamp_max(1))  # the derivative is e^x = phi < 1 below 0, and 1 above, where phi > 1
         return product(dphi.mul_(phi), self.directions.T.contiguous())
 
 
 def kernel_sums(
     features: Features, causal: bool, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Answers [B, H, T, E], and the sums over all keys, [B, H, M, E + 1]; None where it cannot.
+    """Return the outputs [B, H, T, E] and the sums over all keys [B, H, M, E + 1]; None if not applicable.
 
-    q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], real [B, S], False on pads, which are numbers.
-    If `causal`, T = S.  The caller has asked `usable`.
+    q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], real [B, S] (False on padding, where k and v must be finite). If
+    `causal`, T = S. The caller must have checked `usable`.
     """
     kinds = {x.dtype for x in (q, k, v, features.directions) if x is not None}
     if len(kinds) > 1 or q.dtype.itemsize < 4:
@@ -72,7 +73,7 @@ def kernel_sums(
 def weighted(
     features: Features, k: Float[Tensor, "B H S D"], v: Float[Tensor, "B H S E"], real: Tensor | None
 ) -> tuple[Float[Tensor, "N S E+1"], Float[Tensor, "B H S 1"] | None]:
-    """Values with ones, times the weight of their key, and this weight (None: 1)."""
+    """Return values with ones, times the weight e^(-|k|^2 / 2) of the key (0 on padding), and the weight; None: 1."""
     weight = None
     if features.directions is not None:
         weight = k.square().sum(-1, keepdim=True).mul_(-0.5 * k.shape[-1] ** -0.5).exp_()
@@ -86,13 +87,13 @@ def weighted(
 
 
 def parts(length: int, *tensors: Tensor) -> list[Sequence[Tensor]]:
-    """Chunks of about equal length [N, C, *] of each of the tensors [N, T, *]."""
+    """Return chunks [N, C, *] of about equal length of each tensor [N, T, *]."""
     size = -(-length // -(-length // CHUNK))
     return [torch.split(x, size, 1) for x in tensors]
 
 
 class _KernelSums(torch.autograd.Function):
-    """`kernel_sums` with the features of q and k [N, T or S, M], whose gradients go to q and k."""
+    """`kernel_sums` with precomputed features of q and k [N, T or S, M], whose gradients are propagated to q and k."""
 
     @staticmethod
     def forward(
@@ -112,7 +113,7 @@ class _KernelSums(torch.autograd.Function):
         below = q.new_empty(batch * heads, length, 1)
         squares, states = list[Tensor](), list[Tensor]()
         if causal:
-            answers, sums = list[Tensor](), None
+            answers, sums = list[Tensor](), None  # sums over earlier chunks [N, M, E + 1]
             for phi, keys, own in zip(*parts(length, phi_q, phi_k, values), strict=True):
                 square = torch.bmm(phi, keys.mT).tril_()
                 u = torch.bmm(square, own)
@@ -132,7 +133,7 @@ class _KernelSums(torch.autograd.Function):
         for u in answers:
             here = slice(start, start + u.shape[1])
             start = here.stop
-            below[:, here] = u[..., -1:].masked_fill_(u[..., -1:] == 0, 1)  # 0/0 is 0
+            below[:, here] = u[..., -1:].masked_fill_(u[..., -1:] == 0, 1)  # a query without keys: 0 / 1
             top = torch.unflatten(u[..., :-1], 0, (batch, heads))
             torch.div(top, torch.unflatten(below[:, here], 0, (batch, heads)), out=y[:, :, here])
         sums = torch.unflatten(sums, 0, (batch, heads))
@@ -140,7 +141,7 @@ class _KernelSums(torch.autograd.Function):
             states.append(sums)
         ctx.causal, ctx.chunks = causal, len(squares)
         ctx.save_for_backward(k, y, below, weight, values, phi_q, phi_k, features.directions, *squares, *states)
-        ctx.set_materialize_grads(False)  # training does not read the sums
+        ctx.set_materialize_grads(False)  # in training the sums usually have no gradient
         return y, sums
 
     @staticmethod
@@ -149,6 +150,7 @@ class _KernelSums(torch.autograd.Function):
         k, y, below, weight, values, phi_q, phi_k, directions, *rest = ctx.saved_tensors
         squares, states = rest[: ctx.chunks], rest[ctx.chunks :]
         features, sizes = Features(directions), (k.shape[0], k.shape[1])
+        # y = n / d: dn = dy / d, dd = -<dy, n> / d^2 = -<dn, y>
         du = y.new_zeros(*sizes, y.shape[2], y.shape[3] + 1)
         if dy is not None:
             torch.div(dy, torch.unflatten(below, 0, sizes), out=du[..., :-1])
@@ -158,6 +160,7 @@ class _KernelSums(torch.autograd.Function):
             shape = phi_q.shape[:2]
             dq, dk = (k.new_empty(*shape, k.shape[3]) for _ in range(2))
             dvalues, end = torch.empty_like(values), shape[1]
+            # from the last chunk to the first; `after` is the gradient of the sums after the chunk
             chunks = list(zip(*parts(y.shape[2], phi_q, phi_k, values, du), strict=True))
             for number in reversed(range(len(chunks))):
                 phi, keys, own, above = chunks[number]
@@ -185,7 +188,7 @@ class _KernelSums(torch.autograd.Function):
         dq, dk = (torch.unflatten(x, 0, sizes) for x in (dq, dk))
         if weight is not None:
             dv = dv * weight
-        if directions is not None:  # by the factor e^(-|k|^2 / 2)
+        if directions is not None:  # the weight is w = e^(-|k|^2 / (2 sqrt(D))): dk = -k / sqrt(D) w dw
             by_weight = torch.unflatten(dvalues.mul_(values).sum(-1, keepdim=True), 0, sizes)
             dk.addcmul_(k, by_weight, value=-(k.shape[3] ** -0.5))
         return None, None, dq, dk, dv, None, None, None

@@ -1,8 +1,8 @@
-"""A linear layer whose products are fast on every maker's processors.
+"""A linear layer whose products are fast on every vendor's processors.
 
-Torch's product of float32 matrices on a CPU is MKL's, which keeps to narrow vectors where the
-processor is not its maker's own.  oneDNN, which torch carries too, takes the widest there are.
-The plain form is `torch.nn.functional.linear`.
+torch multiplies float32 matrices on a CPU by MKL, which uses narrow vectors on processors that are not Intel's.
+oneDNN, which is part of torch too, uses the widest vectors available. The plain implementation is
+`torch.nn.functional.linear`.
 """
 
 from typing import Any
@@ -15,31 +15,31 @@ from torch.nn import functional as F
 from attnkit.ops.fast_cpu import PRODUCT, WEIGHT_GRADIENTS, operator, usable
 
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
-"""With fewer multiplications, what a call costs counts for more than its arithmetic."""
+"""Minimum number of multiplications for oneDNN, without and with gradients: below, call overhead dominates."""
 WIDER = torch.backends.cpu.get_cpu_capability() == "AVX512"
 """Whether the processor has AVX-512; MKL uses at most AVX2 on processors that are not Intel's."""
 
 
 class Linear(nn.Linear):
-    """torch's Linear by `product`: the same weights, names and initialisation."""
+    """`torch.nn.Linear` computed by `product`: same weights, names and initialization."""
 
     def forward(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
         return product(x, self.weight, self.bias)
 
     def lower(self, dtype: torch.dtype) -> None:
-        """Keep the weights in fewer bits; they are not trained any more."""
+        """Convert the weights to `dtype`; they can no longer be trained."""
         if self.bias is not None:
             self.bias = nn.Parameter(self.bias.detach().to(dtype), requires_grad=False)
-        # a new one, so that a table of tokens that shares the weights stays as it is
+        # a new parameter, so that an embedding tied to the old one keeps its precision
         self.weight = nn.Parameter(self.weight.detach().to(dtype), requires_grad=False)
 
 
 def product(
     x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "*n O"]:
-    """x W^T + b, by oneDNN where it gains; float32 throughout, so answers differ by rounding.
+    """Return x W^T + b, by oneDNN if that is faster; results then differ by float32 rounding.
 
-    Weights of another type than x are those of a lower precision: the product is made in theirs.
+    Weights of another dtype than x have a lower precision, in which the product is computed.
     """
     if x.dtype != weight.dtype and not torch.is_grad_enabled():
         return quick_product(x, weight, bias)
@@ -57,17 +57,17 @@ def product(
 def onednn_product(
     x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "*n O"]:
-    """x W^T + b by oneDNN's operator, which must be there; without gradients."""
-    y: Tensor = operator(PRODUCT)(x, weight, bias, "none", [], "")  # no activation fused behind it
+    """Return x W^T + b by oneDNN's operator, which must exist; without gradients."""
+    y: Tensor = operator(PRODUCT)(x, weight, bias, "none", [], "")  # no fused activation
     return y
 
 
 def quick_product(
     x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "*n O"]:
-    """`product` without gradients, for those who asked `usable` once for many calls."""
+    """Return `product` without gradients, for callers that have checked `usable` once for many calls."""
     if weight.dtype != x.dtype:
-        # without a bias torch's own product of 16 bits is slow on a CPU
+        # torch's own 16-bit product without a bias is slow on a CPU
         made = onednn_product if x.device.type == "cpu" else F.linear
         return made(x.to(weight.dtype), weight, bias).to(x.dtype)
     if not WIDER or weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
@@ -88,7 +88,7 @@ class _Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         (grad,), (to_x, to_weight, to_bias) = grads, ctx.needs_input_grad
         rows, flat = (part.reshape(-1, part.shape[-1]) for part in (x, grad))  # [n, I], [n, O]
-        if torch.is_grad_enabled():  # a second derivative needs what torch can differentiate
+        if torch.is_grad_enabled():  # second derivatives need operators that torch can differentiate
             return (
                 grad @ weight if to_x else None,
                 flat.t() @ rows if to_weight else None,
@@ -97,6 +97,6 @@ class _Product(torch.autograd.Function):
         x_grad = onednn_product(grad, weight.t()) if to_x else None
         if not to_weight:
             return x_grad, None, flat.sum(0) if to_bias else None
-        to_mkldnn = (part.to_mkldnn() for part in (flat, rows, weight))  # their layout is required
+        to_mkldnn = (part.to_mkldnn() for part in (flat, rows, weight))  # the operator requires this layout
         weight_grad, bias_grad = operator(WEIGHT_GRADIENTS)(*to_mkldnn, to_bias)
         return x_grad, weight_grad.to_dense(), bias_grad.to_dense() if to_bias else None

@@ -1,4 +1,4 @@
-"""How many operations a step asks for."""
+"""Count of the floating-point operations of a step."""
 
 import warnings
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from attnkit.ops import fast_cpu
 
 
 def count_operations(step: Callable[[], object]) -> int:
-    """Operations of the matrix products and convolutions of a step, by the plain forms.
+    """Return the number of operations of matrix products and convolutions, with plain implementations only.
 
-    Two for each multiplication; the step may compute with tensors without storage.
+    A multiplication and an addition are two operations. Tensors may be on the meta device.
     """
-    plain, fast_cpu.PLAIN = fast_cpu.PLAIN, True  # torch counts its own operators only
+    plain, fast_cpu.PLAIN = fast_cpu.PLAIN, True  # the counter does not know the operators of fast ones
     counter = FlopCounterMode(display=False)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # oneDNN's flags warn of Intel's GPUs
+            warnings.simplefilter("ignore")  # oneDNN's flags warn about Intel GPUs
             with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH), counter:
                 step()
     finally:

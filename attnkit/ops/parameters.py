@@ -1,4 +1,4 @@
-"""Modules that compute with other tensors than their parameters for a while."""
+"""Temporary replacement of the parameters of modules by other tensors."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Place(NamedTuple):
-    """A parameter where a module has it."""
+    """A parameter and its location: a module and the parameter's name in it."""
 
     module: nn.Module
     name: str
@@ -16,7 +16,7 @@ class Place(NamedTuple):
 
 
 def parameters_of(module: nn.Module) -> list[Place]:
-    """What a module and those in it have as parameters now; one that is shared comes repeatedly."""
+    """Return the current parameters of a module and its submodules; a shared parameter appears once for each use."""
     return [
         Place(part, name, parameter)
         for part in module.modules()
@@ -27,9 +27,9 @@ def parameters_of(module: nn.Module) -> list[Place]:
 
 @contextmanager
 def computing_with(chosen: Sequence[Place]) -> Iterator[None]:
-    """Inside, modules have these tensors in place of their parameters.
+    """Set the given tensors as parameters of their modules inside the context; restore the old ones afterwards.
 
-    torch.func.functional_call does not put back what a module under two names had.
+    `torch.func.functional_call` does not restore the parameters of a module that is registered under two names.
     """
     before = [one for module in {one.module for one in chosen} for one in parameters_of(module)]
     try:
@@ -43,5 +43,5 @@ def _put(chosen: Sequence[Place]) -> None:
     for module, name, tensor in chosen:
         parameter = cast(nn.Parameter, tensor)
         module._parameters[name] = parameter
-        if isinstance(module, nn.RNNBase):  # which has a list of its own
+        if isinstance(module, nn.RNNBase):  # which also has a list of its parameters
             module._flat_weights[module._flat_weights_names.index(name)] = parameter

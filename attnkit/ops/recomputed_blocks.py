@@ -1,4 +1,4 @@
-"""Attention in blocks of queries, whose weights are not kept, but made again for gradients."""
+"""Checkpointed attention in blocks of queries, whose weights are recomputed in the backward pass."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +14,7 @@ from attnkit.ops.parameters import Place, computing_with, parameters_of
 
 
 class RowBlock(NamedTuple):
-    """Queries `first` to `last`, and the `seen` first keys that they may see."""
+    """Queries `first` to `last` (exclusive) and the first `seen` keys, to which they may attend."""
 
     first: int
     last: int
@@ -22,12 +22,12 @@ class RowBlock(NamedTuple):
 
 
 Weights = Callable[[RowBlock, Sequence[Tensor | None]], Tensor]
-"""Weights [b, H, t, s] of a block, from what it reads of q [B, H, T, D], keys [B, G, S, M], values
-[B, G, S, E] and a bias [b, h, T or 1, S]; values only give the shape."""
+"""Function (block, slices of (q [B, H, T, D], keys [B, G, S, M], values [B, G, S, E], bias [b, h, T or 1, S])) ->
+weights [b, H, t, s] of the block; of values it may use the shape only."""
 
 
 def parts(given: Sequence[Tensor | None], block: RowBlock) -> list[Tensor | None]:
-    """Views of what a block reads of q, keys, values and the bias."""
+    """Return views of the q, keys, values and bias that a block reads."""
     q, keys, values, bias = given
     own, seen = slice(block.first, block.last), slice(block.seen)
     rows = own if bias is not None and bias.shape[2] > 1 else slice(1)
@@ -42,11 +42,11 @@ def parts(given: Sequence[Tensor | None], block: RowBlock) -> list[Tensor | None
 def recomputed(
     weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor | None], module: nn.Module
 ) -> Tensor:
-    """The answers of all blocks, [B, H, T, E]; what they form is made again for gradients.
+    """Return the outputs of all blocks [B, H, T, E]; weights are recomputed in the backward pass.
 
-    `given` is cut by `parts`; beside it `weights` reads parameters of `module`, and nothing else
-    with gradients.  They are made again with the parameters that it has now, such as 16-bit copies.
-    Blocks that need most memory come first: later ones fit into what they have freed.
+    `given` is q, keys, values and bias; `parts` slices it. `weights` may depend on parameters of `module`, but on no
+    other tensors with gradients. Weights are recomputed with the current parameters of the module, such as 16-bit
+    copies. Blocks that need most memory should come first, so that later blocks fit into the memory that they free.
     """
     if not torch.is_grad_enabled():
         return in_turn(weights, blocks, given)
@@ -56,7 +56,7 @@ def recomputed(
 
 
 def in_turn(weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor | None]) -> Tensor:
-    """The answers of all blocks, [B, H, T, E]."""
+    """Return the outputs of all blocks [B, H, T, E]."""
     y = None
     for block in blocks:
         read = parts(given, block)
@@ -71,7 +71,7 @@ def in_turn(weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor
 
 
 def autocast_as_now(device: str) -> AbstractContextManager[Any]:
-    """Autocast as it is set now, for the backward pass, which runs outside of it."""
+    """Return a context with the current autocast settings, for the backward pass, which runs outside of autocast."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
     on = torch.is_autocast_enabled(device)
@@ -79,21 +79,21 @@ def autocast_as_now(device: str) -> AbstractContextManager[Any]:
 
 
 class RecomputedBlocks(torch.autograd.Function):
-    """`torch.utils.checkpoint` for each block, with gradients that are summed in place.
+    """`torch.utils.checkpoint` for each block, with gradients accumulated in place.
 
-    The gradients of slices would each be as large as the whole, and lie between the scores of
-    blocks in memory, whose places no later block fits: a process held 2 to 4 times as much.
+    Otherwise the gradient of each slice would be as large as the whole tensor and lie between the scores of blocks in
+    memory, which then fragments: a process took 2 to 4 times as much.
     """
 
     @staticmethod
     def forward(
         ctx: Any, weights: Weights, blocks: Sequence[RowBlock], own: Sequence[Place], *tensors: Tensor | None
     ) -> Tensor:
-        """[B, H, T, E]; `tensors` are the four that `parts` cuts, then of `own`, each once."""
+        """Return the outputs; `tensors` is q, keys, values, bias, then the parameters in `own`, each once."""
         given, parameters = tensors[:4], tensors[4:]
         ctx.save_for_backward(*given)
         ctx.weights, ctx.blocks, ctx.own, ctx.parameters = weights, blocks, own, parameters
-        ctx.random = torch.get_rng_state(), *get_device_states(*tensors)  # before blocks draw noise
+        ctx.random = torch.get_rng_state(), *get_device_states(*tensors)  # before the blocks draw random numbers
         y = in_turn(weights, blocks, given)
         ctx.autocast = autocast_as_now(y.device.type)
         return y
@@ -101,7 +101,7 @@ class RecomputedBlocks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of all tensors; the blocks draw the noise that they drew before."""
+        """Return the gradients of all tensors; random numbers are those of the forward pass."""
         given, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         totals = [
             torch.zeros_like(x, memory_format=torch.contiguous_format) if need else None
@@ -109,7 +109,7 @@ class RecomputedBlocks(torch.autograd.Function):
         ]
         own = [x for x, need in zip(ctx.parameters, needed[len(given) :], strict=True) if need]
         sums: list[Tensor | None] = [None] * len(own)
-        places = [place for place in (0, 1, 3) if needed[place]]  # of values: computed below
+        places = [place for place in (0, 1, 3) if needed[place]]  # values: without autograd, below
         cpu, devices, states = ctx.random
         again = computing_with(ctx.own)
         with torch.random.fork_rng(devices), ctx.autocast, torch.enable_grad(), again:
@@ -125,7 +125,7 @@ class RecomputedBlocks(torch.autograd.Function):
                     dy = grad[:, :, block.first : block.last]
                     if into[2] is not None:
                         into[2] += value_gradient(weights, dy, values.shape[1])
-                    if not weights.requires_grad:  # e.g. fixed patterns: only values do
+                    if not weights.requires_grad:  # e.g. fixed patterns: only values have gradients
                         continue
                     dw = dot_scores(dy, values).sum_to_size(weights.shape).to(weights.dtype)
                 found = torch.autograd.grad(weights, [*sources, *own], dw, allow_unused=True)
@@ -140,7 +140,7 @@ class RecomputedBlocks(torch.autograd.Function):
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Of two gradients, of which None is 0."""
+    """Return the sum of two gradients; None: 0."""
     if one is None or other is None:
         return one if other is None else other
     return one + other

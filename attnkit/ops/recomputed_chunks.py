@@ -1,4 +1,4 @@
-"""Attention in chunks of queries, each of which carries all earlier keys on to the next."""
+"""Checkpointed attention in chunks of queries, each of which transforms the keys of all earlier tokens."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,18 +11,17 @@ from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.recomputed_blocks import RowBlock, autocast_as_now
 
 Answers = Callable[[RowBlock, Tensor, Sequence[Tensor | None]], tuple[Tensor, Tensor]]
-"""Answers [B, H, C, E] of a chunk, and keys [B, H, S + C, D] for the next one: from the keys before
-it [B, H, S, D] and what it reads of values [B, H, S + C, E], of a bias [b, H, C, S + C], and of
-other tensors [B, H, C, ...]."""
+"""Function (chunk, keys before it [B, H, S, D], (values [B, H, S + C, E], bias [b, H, C, S + C], other tensors
+[B, H, C, ...])) -> (outputs [B, H, C, E] of the chunk, keys [B, H, S + C, D] for the next chunk)."""
 
 
 def recomputed(
     answers: Answers, chunks: Sequence[RowBlock], keys: Tensor, given: Sequence[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """The answers of all chunks, [B, H, T, E], and the keys after the last one, [B, H, S, D].
+    """Return the outputs of all chunks [B, H, T, E] and the keys after the last one [B, H, S, D].
 
-    `given` is cut by `cut`.  Of what a chunk forms only the keys are kept; the rest is made again
-    for gradients.  `answers` must not read other tensors with gradients than it is given.
+    Only the keys of each chunk are kept; the rest is recomputed in the backward pass. `answers` must depend on no
+    tensors with gradients other than its arguments. `given` is values, bias and other tensors; `cut` slices it.
     """
     if not torch.is_grad_enabled():
         return in_turn(answers, chunks, keys, given)
@@ -33,7 +32,7 @@ def recomputed(
 def in_turn(
     answers: Answers, chunks: Sequence[RowBlock], keys: Tensor, given: Sequence[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """`recomputed` by plain autograd, which keeps all that the chunks form."""
+    """Return `recomputed` by plain autograd, which keeps all intermediate tensors."""
     parts = list[Tensor]()
     for chunk in chunks:
         y, keys = answers(chunk, keys, cut(chunk, given))
@@ -42,7 +41,7 @@ def in_turn(
 
 
 def cut(chunk: RowBlock, given: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Views of what a chunk reads of values, a bias and other tensors, in this order."""
+    """Return views of the values, bias and other tensors that a chunk reads, in this order."""
     own, seen = slice(chunk.first, chunk.last), slice(chunk.seen)
     values, bias, *rows = given
     return [
@@ -53,18 +52,18 @@ def cut(chunk: RowBlock, given: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 
 class RecomputedChunks(torch.autograd.Function):
-    """`torch.utils.checkpoint` for each chunk, with gradients of slices that are summed in place.
+    """`torch.utils.checkpoint` for each chunk, with the gradients of slices accumulated in place.
 
-    Each would else be as large as the whole.  For a text of 2,048 tokens (8 heads of width 64)
-    path holds about 240 MB, less than half as much as with torch's checkpoint.
+    Otherwise the gradient of each slice would be as large as the whole tensor. For 2,048 tokens (8 heads of width 64)
+    `path` takes about 240 MB, less than half as much as with torch's checkpoint.
     """
 
     @staticmethod
     def forward(
         ctx: Any, answers: Answers, chunks: Sequence[RowBlock], keys: Tensor, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """`tensors` are what `recomputed` is given."""
-        # all that stays is allocated first, so that each chunk's memory fits where others were
+        """Return the result of `recomputed`; `tensors` is its `given`."""
+        # what is kept is allocated first: the memory of a chunk can then be reused by the next ones
         sizes = [keys.shape[2], *(chunk.seen for chunk in chunks)]
         kept = keys.new_empty(*keys.shape[:2], sum(sizes), keys.shape[3])
         before, random, y = torch.split(kept, sizes, 2), list[Any](), None
@@ -80,12 +79,12 @@ class RecomputedChunks(torch.autograd.Function):
         ctx.answers, ctx.chunks, ctx.sizes, ctx.random = answers, chunks, sizes, random
         ctx.autocast = autocast_as_now(keys.device.type)
         assert y is not None, "there is a chunk"
-        return y, before[-1].clone()  # a view would keep the keys of all chunks alive
+        return y, before[-1].clone()  # a view would keep the keys of all chunks in memory
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, dkeys: Tensor) -> tuple[Tensor | None, ...]:
-        """From the last chunk to the first; each draws the noise that it drew before."""
+        """Return the gradients, chunk by chunk from the last; random numbers are those of the forward pass."""
         *tensors, kept = ctx.saved_tensors
         before = torch.split(kept, ctx.sizes, 2)[:-1]
         needed = ctx.needs_input_grad[3:]
@@ -99,7 +98,7 @@ class RecomputedChunks(torch.autograd.Function):
             ):
                 torch.set_rng_state(cpu)
                 set_device_states(devices, states)
-                keys = keys.detach().requires_grad_()  # its gradient goes on to the chunk before
+                keys = keys.detach().requires_grad_()  # its gradient is passed to the chunk before
                 read = [None if x is None else x.detach() for x in cut(chunk, tensors)]
                 pairs = zip(read, cut(chunk, totals), strict=True)
                 wanted = [(x.requires_grad_(), into) for x, into in pairs if into is not None]  # type: ignore[union-attr]

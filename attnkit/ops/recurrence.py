@@ -1,6 +1,7 @@
-"""Checkpointed recurrence over positions: blocks are computed again in the backward pass.
+"""Checkpointed recurrence over positions, recomputed in blocks in the backward pass.
 
-The plain form is the rule itself, called once for the whole sequence."""
+The plain implementation is one call of the rule for the whole sequence.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -11,16 +12,14 @@ from torch import Tensor
 from attnkit.ops.autograd import once_differentiable
 
 Rule: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
-"""(*sequences [B, H, L, ...], state) -> (answers [B, H, L, E], the state after them)."""
+"""(*sequences [B, H, L, ...], state) -> (outputs [B, H, L, E], last state)."""
 
 
 def scan(rule: Rule, block: int, state: Tensor | None, *sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """What `rule` answers for whole sequences [B, H, T, ...], in blocks that stay in the cache.
+    """Return the result of `rule` for sequences [B, H, T, ...], computed in blocks that fit into the cache.
 
-    The state may be None where the sequences are no longer than a block, and the rule bears it.
-
-    Between the passes only the state at the start of each block is kept.  The rule must learn
-    nothing: what it depends on comes in the sequences and the state.
+    Only the state at the start of each block is kept for the backward pass. The rule must depend on no tensors with
+    gradients other than its arguments. The state may be None if the rule accepts it and T <= `block`.
     """
     if sequences[0].shape[2] <= block or torch.compiler.is_compiling():
         return rule(*sequences, state)

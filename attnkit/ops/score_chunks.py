@@ -1,8 +1,8 @@
-"""Attention in chunks of scores that stay in a CPU's caches, with gradients written by hand.
+"""Attention in chunks of scores that fit into a CPU's caches, with hand-written gradients.
 
-A map [B, H, T, S] passes through memory for each operation on it, forward and backward.  Here
-scores, weights and what is between them are made for a few rows at a time.  What their gradients
-need is kept, or of large maps made again in the backward pass.
+With whole attention maps [B, H, T, S], each operation reads and writes the map in main memory, forward and backward.
+Here scores, weights and intermediate results are computed for a few rows and queries at a time. The tensors that
+gradients need are kept, or recomputed in the backward pass if the maps are large.
 """
 
 from abc import ABC, abstractmethod
@@ -17,75 +17,76 @@ from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.fast_cpu import usable
 
 CHUNK = 2**18
-"""Scores at once, over all maps: in smaller chunks the calls of torch take longer than the sums."""
+"""Number of scores of a chunk, over all maps; in smaller chunks the overhead of torch's calls dominates."""
 PARTS, SHORTEST = 2, 32
-"""Causal texts are cut into so many chunks of queries, none shorter, as first ones need fewer keys."""
+"""A causal sequence is split into at least PARTS chunks, but not into chunks of fewer than SHORTEST queries: early
+queries need fewer keys."""
 LONG_HEIGHT = 32
-"""Queries at once of long texts, however many scores: each chunk adds to the gradients of all keys."""
+"""Minimum number of queries of a chunk, even above CHUNK scores: each chunk adds to the gradients of all keys."""
 KEPT = 2**24
-"""Scores of a call, over all maps, up to which what gradients need is kept: up to 64 MB a map in
-float32, which takes a tenth to a fifth less time than making it again."""
+"""Maximum number of scores of a call, over all maps, for which the tensors of the backward pass are kept (up to 64 MB
+a map in float32), which takes 10 to 20 % less time than recomputing them."""
 SIGHTS = 2**22
-"""Numbers that say which keys are seen, up to which they are kept between chunks and for gradients."""
+"""Maximum number of mask elements of a call that are kept between chunks and for the backward pass."""
 LEAST = 2**17
-"""Scores of a call from which on chunks beat whole maps."""
+"""Minimum number of scores of a call for which chunks are faster than whole maps."""
 
 
 class ScoreChunk(NamedTuple):
-    """Some queries of some rows in all heads, and the first keys, which they may see."""
+    """A block of queries of some rows, in all heads, and the leading keys that they may attend to."""
 
     rows: slice
     queries: slice
     seen: slice
     first: bool = False
-    """Whether it is the first one of its rows, which sees all keys that any of them does."""
+    """Whether this is the first chunk of its rows, whose keys include those of all other chunks."""
 
 
 class Hidden(NamedTuple):
-    """Which keys are hidden from which queries."""
+    """The mask of a call."""
 
     allowed: Callable[[ScoreChunk], Bool[Tensor, "b 1 t s"] | None]
-    """True where a key of a chunk may be seen; None where all may.  A text of T tokens has T x S of
-    them, more than anything else that is kept of a long one, so they are made chunk by chunk."""
+    """Function of a chunk: True where a key is visible, None if all are. It is called chunk by chunk, since a mask of
+    T x S elements is larger than anything else that is kept of a long sequence."""
     alike: bool
-    """Whether that is the same for all rows."""
+    """Whether the mask is the same for all rows."""
     causal: bool = False
-    """Whether keys in columns behind a query are hidden from it, as many as there are queries."""
+    """Whether keys in later columns than a query are hidden from it; then T = S."""
     offset: Float[Tensor, "b 1 T 1"] | None = None
-    """What is added to all scores of a query."""
+    """Offset of all scores of a query."""
 
 
 class Weighing(ABC):
-    """From scores to weights, chunk by chunk, and back to the gradients of the scores."""
+    """Attention weights as a function of scores, chunk by chunk, with the gradient."""
 
     masked: ClassVar[int] = 1
-    """The first maps of scores, those with biases, which are -inf where a key is hidden."""
+    """Number of leading score maps to which the bias is added, and the mask (-inf at hidden keys)."""
     tensors: ClassVar[int] = 1
-    """How many `weigh` returns."""
+    """Number of tensors that `weigh` returns."""
     bears_empty: ClassVar[bool] = False
-    """Whether queries without keys get weights of 0; softmax gives NaN."""
+    """Whether queries without visible keys get weights of 0; softmax would give NaN."""
 
     @abstractmethod
     def weigh(self, scores: Sequence[Float[Tensor, "n H t s"]], chunk: ScoreChunk) -> tuple[Tensor, ...]:
-        """Weights [n, H, t, s] of all maps of scores, which may be overwritten.
+        """Return the weights [n, H, t, s], then any other tensors that `slopes` needs.
 
-        Behind them other tensors that `slopes` reads, each one new or one of the scores.
+        `scores` has one tensor a map and may be overwritten. Each returned tensor is new or one of `scores`.
         """
 
     @abstractmethod
     def slopes(self, kept: Sequence[Tensor], grad: Float[Tensor, "n H t s"]) -> Sequence[Float[Tensor, "n H t s"]]:
-        """The gradients of the maps of scores, from what `weigh` gave and the gradient of weights.
+        """Return the gradients of the score maps; `kept` is the result of `weigh`, `grad` the gradient of the weights.
 
-        Only the latter may be overwritten.
+        Only `grad` may be overwritten.
         """
 
     def parameter_gradient(self) -> Tensor | None:
-        """The gradient of the parameter, which the calls of `slopes` since the last one have summed."""
+        """Return the gradient of the parameter, accumulated by `slopes` since the last call of this method."""
         return None
 
 
 def in_chunks(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether chunks are the faster way for queries [B, *, T, D], keys and values [B, *, S, *]."""
+    """Return whether chunks are faster for queries [B, *, T, D], keys and values [B, *, S, *]."""
     kinds = {x.dtype for x in (q, k, v)}
     wide = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
     scores = v.shape[0] * v.shape[1] * q.shape[2] * k.shape[2]
@@ -102,9 +103,9 @@ def chunked_mix(
     bias: Float[Tensor, "b h T S"] | None = None,
     parameter: Tensor | None = None,
 ) -> Float[Tensor, "B H T E"]:
-    """The weights of maps of scores, scale q k^T + bias for each q and k, times v.
+    """Return the weights that `weighing` computes from score maps, one scale q k^T + bias for each q and k, times v.
 
-    A query that may see no key answers 0.  `weighing` is for this call alone.
+    The output is 0 for a query without visible keys. `weighing` must not be shared with another call.
     """
     plan = ChunkPlan(weighing, hidden, len(q), q[0], v.shape[2])
     y: Tensor = ChunkedMix.apply(plan, scale, parameter, bias, v, *q, *k)  # type: ignore[no-untyped-call]
@@ -112,13 +113,13 @@ def chunked_mix(
 
 
 def softmax_slopes(weights: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of scores whose softmax has these weights, given theirs."""
+    """Return the gradient of the scores from their softmax (`weights`) and its gradient."""
     slopes: Tensor = torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)
     return slopes
 
 
 class Softmax(Weighing):
-    """The weights of scaled-dot, for a mechanism that only adds a bias."""
+    """The softmax of one score map, for mechanisms that only add a bias."""
 
     def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor]:
         return (scores[0].softmax(-1),)
@@ -128,30 +129,30 @@ class Softmax(Weighing):
 
 
 class Sight(NamedTuple):
-    """Which keys the queries of a chunk see."""
+    """The mask of a chunk."""
 
     added: Float[Tensor, "b 1 t s"] | None
-    """What is added to scores: -inf where a key is hidden, but 0 in rows without keys."""
+    """Term added to scores: -inf at hidden keys, but not for queries without visible keys."""
     shown: Bool[Tensor, "b 1 t 1"] | None
-    """False for queries without keys; None where all have one."""
+    """False for queries without visible keys; None: there are none."""
 
 
 class ChunkPlan:
-    """The chunks of a call, and what is added to the scores of each."""
+    """The chunks of a call and their masks."""
 
     def __init__(self, weighing: Weighing, hidden: Hidden, maps: int, q: Tensor, keys: int) -> None:
         self.weighing, self.hidden, self.maps, self.kind = weighing, hidden, maps, q.dtype
         rows, heads, queries = q.shape[:3]
         self.heads = heads
         self.keeps = torch.is_grad_enabled() and maps * rows * heads * queries * keys <= KEPT
-        room = max(1, CHUNK // (maps * heads * keys))  # queries at once
-        # a chunk of a lone query is the last one: `Scored.allowed` takes it for that
+        room = max(1, CHUNK // (maps * heads * keys))  # queries of a chunk, over its rows
+        # above 1, so that only the last chunk may have a single query: `Scored.allowed` assumes this
         height = min(queries, max(room, LONG_HEIGHT))
         if hidden.causal:
             height = min(height, max(SHORTEST, -(-queries // PARTS)))
         depth = max(1, room // height)
         self.rows = [slice(row, min(row + depth, rows)) for row in range(0, rows, depth)]
-        self.blocks = list[tuple[slice, slice]]()  # those that see most keys come first
+        self.blocks = list[tuple[slice, slice]]()  # last queries first: `add_to` overwrites, then adds
         for first in reversed(range(0, queries, height)):
             last = min(first + height, queries)
             self.blocks.append((slice(first, last), slice(last if hidden.causal else keys)))
@@ -160,7 +161,7 @@ class ChunkPlan:
         self._sights = dict[tuple[int, int], Sight]()
 
     def of_rows(self, rows: slice) -> Iterator[tuple[ScoreChunk, Sight]]:
-        """Chunks of some rows, and what their queries see."""
+        """Yield the chunks of some rows with their masks."""
         for number, block in enumerate(self.blocks):
             chunk, key = ScoreChunk(rows, *block, first=number == 0), (0 if self._alike else rows.start, number)
             sight = self._sights.get(key) or self._sight(chunk)
@@ -178,7 +179,7 @@ class ChunkPlan:
             if shown.all():
                 shown = None
             else:
-                allowed = allowed | ~shown
+                allowed = allowed | ~shown  # softmax of a row of -inf is NaN; the output is masked by `shown`
         zero = torch.zeros((), dtype=self.kind) if offset is None else offset
         return Sight(zero.masked_fill(~allowed, -torch.inf), shown)
 
@@ -190,7 +191,7 @@ class ChunkPlan:
         chunk: ScoreChunk,
         sight: Sight,
     ) -> tuple[Tensor, ...]:
-        """What `Weighing.weigh` gives for a chunk; `both` are all queries and all keys of its rows."""
+        """Return the result of `Weighing.weigh` for a chunk; `both` is all queries and all keys of its rows."""
         scores = []
         for query, key in zip(both[: self.maps], both[self.maps :], strict=True):
             one = product(query[:, chunk.queries], key[:, chunk.seen].transpose(1, 2), scale)
@@ -204,20 +205,18 @@ class ChunkPlan:
 
 
 def _part(x: Tensor | None, chunk: ScoreChunk) -> Tensor | None:
-    """What is said of the queries of a chunk."""
     if x is None:
         return None
     return x[:, :, chunk.queries] if len(x) == 1 else x[chunk.rows, :, chunk.queries]
 
 
 class ChunkedMix(torch.autograd.Function):
-    """`chunked_mix`; see there."""
+    """Autograd function of `chunked_mix`; `qk` is all queries, then all keys."""
 
     @staticmethod
     def forward(
         ctx: Any, plan: ChunkPlan, scale: float, parameter: Tensor | None, bias: Tensor | None, v: Tensor, *qk: Tensor
     ) -> Tensor:
-        """[B, H, T, E]; `qk` are all queries, then all keys."""
         y, kept = beside(v, qk[0].shape[2]), list[Tensor]()
         for rows in plan.rows:
             values, *both = (stacked(x[rows]) for x in (v, *qk))
@@ -235,7 +234,11 @@ class ChunkedMix(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the parameter, the bias, values, all queries and all keys."""
+        """Return the gradients of parameter, bias, values, all queries and all keys.
+
+        With weights P, output y = P v and dy its gradient: dv = P^T dy, dP = dy v^T. `slopes` gives the gradient dS of
+        each score map, and scale q k^T + bias then dq = scale dS k, dk = scale dS^T q and, summed, the bias.
+        """
         plan, scale = ctx.given
         weighing, maps, heads = plan.weighing, plan.maps, plan.heads
         bias, *saved = ctx.saved_tensors
@@ -252,7 +255,7 @@ class ChunkedMix(torch.autograd.Function):
                 else:
                     found = plan.weights(both, bias, scale, chunk, sight)
                 own = dy[:, chunk.queries]
-                if sight.shown is not None:
+                if sight.shown is not None:  # outputs of 0 have no gradient
                     own = (torch.unflatten(own, 0, (-1, heads)) * sight.shown).flatten(0, 1)
                 add_to(sums[0], torch.bmm(found[0].flatten(0, 1).transpose(1, 2), own), chunk)
                 above = torch.bmm(own, values[:, chunk.seen].transpose(1, 2))
@@ -272,30 +275,30 @@ class ChunkedMix(torch.autograd.Function):
 
 
 def stacked(x: Float[Tensor, "n H T D"]) -> Float[Tensor, "n*H T D"]:
-    """The heads of all rows, one behind the other."""
+    """Return x with rows and heads as one batch dimension, contiguous for `torch.bmm`."""
     return x.contiguous().flatten(0, 1)
 
 
 def beside(x: Float[Tensor, "B H S E"], length: int) -> Float[Tensor, "B H T E"]:
-    """Room for so many tokens, with heads side by side, as layers project them."""
+    """Return an uninitialized tensor of `length` tokens, in memory [B, T, H, E] as the projections of a layer."""
     return x.new_empty(x.shape[0], length, x.shape[1], x.shape[3]).transpose(1, 2)
 
 
 def product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """scale a b."""
+    """Return scale a b, in one call."""
     shape = a.shape[0], a.shape[1], b.shape[2]
     return torch.baddbmm(a.new_empty(()).expand(shape), a, b, beta=0, alpha=scale)
 
 
 def bias_of(bias: Float[Tensor, "b h T S"], chunk: ScoreChunk) -> Float[Tensor, "b h t s"]:
-    """A view of the bias of a chunk."""
+    """Return a view of the bias of a chunk."""
     part = _part(bias, chunk)
     assert part is not None
     return part[..., chunk.seen]
 
 
 def add_to(total: Float[Tensor, "N S D"], part: Float[Tensor, "N s D"], chunk: ScoreChunk) -> None:
-    """Add to what the keys of a chunk have."""
+    """Accumulate the gradients of the keys of a chunk; the first chunk initializes all of them."""
     if chunk.first:
         total.copy_(part)
     else:

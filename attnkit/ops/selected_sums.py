@@ -1,8 +1,8 @@
-"""What earlier tokens have taken from each key, summed in blocks of queries for selective attention.
+"""Cumulative sums of selection scores over earlier queries, in blocks of queries, for selective attention.
 
-The sums of a text of T tokens are T x T numbers, as many as the scores of a head.  One operation at
-a time, they, their gradients and what is between them pass through memory a dozen times; here once.
-Inside a block a product with a triangle of ones sums over the queries.
+The sums are a T x T matrix, like the scores of a head. As separate operations, the sums, their gradients and the
+intermediate results would pass through main memory a dozen times; here they do so once. Inside a block, the cumulative
+sum over queries is a product with a triangular matrix of ones.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.score_chunks import CHUNK, product
 
 QUERIES = 32
-"""Queries of a row at once: a triangle of more queries costs more than it saves."""
+"""Number of queries of a block; larger triangles cost more than they save."""
 KEPT = 2**21
-"""Numbers taken in a call up to which they are kept for gradients, not made again."""
+"""Maximum number of elements of the sums for which selection scores are kept for the backward pass, not recomputed."""
 
 
 def selected_sums(
@@ -28,27 +28,26 @@ def selected_sums(
     k_pos: Int[Tensor, "b T"],
     scale: float,
 ) -> tuple[Float[Tensor, "B T T"], Float[Tensor, "B T"]]:
-    """-sum_(m<i) relu(scale q_m k_j) over tokens m behind j, for i and j; and the sum over all m.
+    """Return -sum_(j < m < i) relu(scale q_m k_j) for each query i and key j, and the positive sum over all m.
 
-    The tokens are those of a whole text in order, so that none behind m is before it.  The token at position 0 loses
-    nothing, and pads, which have that position too, take nothing.
+    The tokens must be a whole sequence in order of positions. Keys at position 0 have sums of 0. Padding also has
+    position 0, so it adds nothing.
     """
     found: tuple[Tensor, Tensor] = SelectedSums.apply(q, k, q_pos, k_pos, scale)  # type: ignore[no-untyped-call]
     return found
 
 
 class SelectedSums(torch.autograd.Function):
-    """`selected_sums`; see there."""
+    """Autograd function of `selected_sums`."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """[B, T, T] and [B, T]."""
         rows, queries = q.shape[:2]
         sums, total, kept = q.new_empty(rows, queries, queries), q.new_zeros(rows, queries), list[Tensor]()
         for block in blocks(q):
             taken = _taken(q, k, q_pos, k_pos, scale, block)
             before, own = total[block.rows, : block.last], sums[block.rows, block.first : block.last]
-            earlier = _ones(taken).tril_(-1).expand(len(taken), -1, -1)
+            earlier = _ones(taken).tril_(-1).expand(len(taken), -1, -1)  # sums over m < i of the block
             torch.baddbmm(before[:, None], earlier, taken, beta=-1, alpha=-1, out=own[..., : block.last])
             own[..., block.last :] = 0
             before += taken.sum(1)
@@ -61,20 +60,23 @@ class SelectedSums(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of queries and keys."""
+        """Return the gradients of q and k, from the last block of queries to the first.
+
+        `behind` is the gradient of a selection score by the total and by the sums of all later blocks.
+        """
         q, k, q_pos, k_pos, *kept = ctx.saved_tensors
         to_q, to_k, behind = torch.empty_like(q), torch.empty_like(k), of_total.clone()
         for block in reversed(list(blocks(q))):
             rows, queries, seen = block.rows, slice(block.first, block.last), slice(block.last)
             taken = kept.pop() if kept else _taken(q, k, q_pos, k_pos, ctx.scale, block)
             own, sums = grad[rows, queries, seen], behind[rows, seen]
-            later = _ones(taken).triu_(1).expand(len(taken), -1, -1)
+            later = _ones(taken).triu_(1).expand(len(taken), -1, -1)  # m is in the sums of i > m
             slopes = torch.baddbmm(sums[:, None], later, own, alpha=-1)
             sums -= own.sum(1)
-            slopes = torch.ops.aten.threshold_backward(slopes, taken, 0)
+            slopes = torch.ops.aten.threshold_backward(slopes, taken, 0)  # of relu, in one pass
             to_q[rows, queries] = product(slopes, k[rows, seen], ctx.scale)
             into = product(slopes.transpose(1, 2), q[rows, queries], ctx.scale)
-            if block.last == q.shape[1]:
+            if block.last == q.shape[1]:  # the first block of the backward pass covers all keys
                 to_k[rows] = into
             else:
                 to_k[rows, seen] += into
@@ -82,16 +84,15 @@ class SelectedSums(torch.autograd.Function):
 
 
 class RowsOfQueries(NamedTuple):
-    """Some queries of some rows."""
+    """Queries `first` to `last` (exclusive) of some rows."""
 
     rows: slice
     first: int
     last: int
-    """The query behind them."""
 
 
 def blocks(q: Float[Tensor, "B T D"]) -> Iterator[RowsOfQueries]:
-    """The blocks of a call, those of the same rows in the order of their queries."""
+    """Yield the blocks of a call, for each slice of rows in the order of queries."""
     rows, queries = q.shape[:2]
     depth = max(1, CHUNK // (min(QUERIES, queries) * queries))
     for row in range(0, rows, depth):
@@ -106,7 +107,7 @@ def _ones(taken: Float[Tensor, "n t s"]) -> Float[Tensor, "t t"]:
 def _taken(
     q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float, block: RowsOfQueries
 ) -> Float[Tensor, "n t s"]:
-    """What the queries of a block take from the keys up to their own."""
+    """Return the selection scores of the queries of a block for keys up to `block.last`; 0 if not before the query."""
     rows, queries, seen = block.rows, slice(block.first, block.last), slice(block.last)
     own = slice(None) if len(q_pos) == 1 else rows
     at, keys = q_pos[own, queries, None], k_pos[own, None, seen]

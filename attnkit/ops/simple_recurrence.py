@@ -1,8 +1,7 @@
 """The recurrence of simple recurrent units: c_t = f_t c_{t-1} + (1 - f_t) x_t.
 
-The forget gate f_t = sigmoid(g_t + v c_{t-1}) reads the state by a vector, so that nothing is
-multiplied by a matrix from step to step.  Source: Lei et al. 2018, "Simple Recurrent Units for
-Highly Parallelizable Recurrence", section 3.
+The forget gate f_t = sigmoid(g_t + v c_{t-1}) multiplies the state by a vector, elementwise, so that a step needs no
+matrix product. Source: Lei et al. 2018, "Simple Recurrent Units for Highly Parallelizable Recurrence", section 3.
 """
 
 from typing import Any
@@ -18,9 +17,9 @@ from attnkit.ops.autograd import once_differentiable
 def simple_recurrence(
     x: Float[Tensor, "R T W"], g: Float[Tensor, "R T W"], v: Float[Tensor, " W"], start: Float[Tensor, "R W"]
 ) -> Float[Tensor, "R T W"]:
-    """The states c_1 to c_T after `start`; two operations a step in either pass.
+    """Return the states c_1 to c_T after `start`, by two operations a step forward and backward.
 
-    The plain form is `plain_recurrence`.
+    The plain implementation is `plain_recurrence`.
     """
     if fast_cpu.PLAIN or torch.compiler.is_compiling():
         return plain_recurrence(x, g, v, start)
@@ -29,7 +28,7 @@ def simple_recurrence(
 
 
 def plain_recurrence(x: Tensor, g: Tensor, v: Tensor, start: Tensor) -> Tensor:
-    """See `simple_recurrence`."""
+    """Return `simple_recurrence` by plain autograd."""
     states, state = [], start
     for t in range(x.shape[1]):
         gate = torch.sigmoid(g[:, t] + v * state)
@@ -54,10 +53,9 @@ class _SimpleRecurrence(torch.autograd.Function):
     def backward(ctx: Any, grad: Float[Tensor, "R T W"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x, v, start, states, gates = ctx.saved_tensors
         before = torch.cat((start[:, None], states[:, :-1]), 1)
-        # of each state by what its gate's sigmoid saw
-        derivatives = (before - x) * gates * (1 - gates)
-        through = torch.addcmul(gates, derivatives, v)  # of each state by the one before
-        whole = torch.empty_like(grad)  # gradients that all later states add to
+        derivatives = (before - x) * gates * (1 - gates)  # d c_t / d g_t
+        through = torch.addcmul(gates, derivatives, v)  # d c_t / d c_{t-1}, directly and through the gate
+        whole = torch.empty_like(grad)  # gradients of the states, with those from later states
         carried = torch.zeros_like(start)
         for t in reversed(range(grad.shape[1])):
             torch.add(grad[:, t], carried, out=whole[:, t])

@@ -1,4 +1,4 @@
-"""Blocks of queries against overlapping windows of keys: how bands of distances are laid out."""
+"""Layout of banded attention: blocks of queries against overlapping windows of keys."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 SMALLEST = 64
-"""Queries of a block, at least: shorter ones cost more in calls than they save in work."""
+"""Minimum number of queries of a block; in smaller blocks call overhead exceeds the saved work."""
 
 
 class Band(NamedTuple):
-    """Blocks of `step` queries, with `before` more keys on the left and `after` on the right."""
+    """Blocks of `step` queries, whose windows have `before` more keys on the left and `after` on the right."""
 
     step: int
     before: int
@@ -20,29 +20,29 @@ class Band(NamedTuple):
 
     @classmethod
     def of(cls, reach: int, length: int, *, causal: bool) -> "Band":
-        """Blocks for distances up to `reach`; longer for wider windows, so overlaps stay few."""
+        """Return the layout for distances up to `reach`; blocks are longer for wider windows, to limit overlaps."""
         reach = min(reach, length)
         wide = max(SMALLEST, reach // 2 if causal else reach)
         return cls(min(wide, length), reach, 0 if causal else reach)
 
     @property
     def width(self) -> int:
-        """Keys that a block of queries sees."""
+        """Number of keys in a window."""
         return self.before + self.step + self.after
 
     def blocks(self, length: int) -> int:
-        """Blocks in a row."""
+        """Return the number of blocks in a row."""
         return -(-length // self.step)
 
     def distances(self, device: torch.device) -> Tensor:
-        """Query minus key [step, width] in any block."""
+        """Return query position minus key position [step, width], the same in each block."""
         queries = torch.arange(self.step, device=device)[:, None]
         return queries + self.before - torch.arange(self.width, device=device)
 
     def allowed(
         self, pattern: Bool[Tensor, "step width"], valid: Tensor | None, rows: int, length: int
     ) -> Bool[Tensor, "blocks 1 step width"]:
-        """Who sees whom: a pattern of distances among the keys that exist."""
+        """Return the mask of each window: the pattern, without keys that are padding or beyond the row."""
         if valid is None:
             valid = torch.ones(1, length, dtype=torch.bool, device=pattern.device)
         spare = self.blocks(length) * self.step - length
@@ -51,46 +51,46 @@ class Band(NamedTuple):
         return shared.flatten(0, 1).unsqueeze(1)
 
     def cut(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H step D"]:
-        """The blocks of all rows, one behind the other; the last one of a row padded with zeros."""
+        """Return the blocks of all rows; the last block of a row is padded with zeros."""
         x = x.transpose(1, 2)
         spare = -x.shape[1] % self.step
         x = F.pad(x, (0, 0, 0, 0, 0, spare)) if spare else x
         return x.reshape(-1, self.step, *x.shape[2:]).transpose(1, 2)
 
     def join(self, x: Float[Tensor, "blocks H step D"], length: int) -> Float[Tensor, "B H T D"]:
-        """The inverse of `cut`."""
+        """Invert `cut`."""
         x = x.transpose(1, 2).reshape(-1, self.blocks(length) * self.step, x.shape[1], x.shape[3])
         return x[:, :length].transpose(1, 2)
 
     def windows(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H width D"]:
-        """The keys that each block sees: views of one copy; what lies beyond a row is junk."""
+        """Return the window of keys of each block, views of one copy; values beyond a row are arbitrary."""
         rows, _, length, _ = x.shape
         flat = self.flat(x, rows, length)
         self.inner(flat, rows, length).copy_(x)
         return self._views(flat, 0, self.width).transpose(1, 2)
 
     def gather(self, pieces: Float[Tensor, "blocks H width D"], rows: int, length: int) -> Float[Tensor, "B H T D"]:
-        """The adjoint of `windows`: what the windows hold of each key, added up."""
+        """Return the adjoint of `windows`: the sum of all windows' entries for each key."""
         flat = self.flat(pieces, rows, length)
         self.add(flat, 0, pieces)
         return self.inner(flat, rows, length)
 
     def flat(self, like: Float[Tensor, "n H k D"], rows: int, length: int) -> Tensor:
-        """Zeros for all keys of all rows, and what the first and last windows need beyond them."""
+        """Return zeros for the keys of all rows, end to end, with margins for the first and last window."""
         whole = self.blocks(length) * self.step
-        size = self.before + rows * whole + self.after  # the rows end to end
+        size = self.before + rows * whole + self.after
         return like.new_zeros(size, like.shape[1], like.shape[3])
 
     def add(self, flat: Tensor, first: int, pieces: Float[Tensor, "n H width D"]) -> None:
-        """Add the windows of the blocks from `first` on to their keys."""
+        """Add `pieces`, the windows of the blocks from `first` on, to their keys in `flat`."""
         some = flat[first * self.step :]
-        # windows overlap, but not their columns start .. start + step: one add for all blocks
+        # windows overlap, but `step` columns of them do not: one addition for all blocks at a time
         for start in range(0, self.width, self.step):
             part = pieces[:, :, start : start + self.step].transpose(1, 2)
             self._views(some, start, part.shape[1])[: len(part)].add_(part)
 
     def _views(self, flat: Tensor, start: int, width: int) -> Tensor:
-        """Columns start .. start + width of every window [blocks, width, H, D]."""
+        """Return columns start .. start + width of every window [blocks, width, H, D], without a copy."""
         count = (flat.shape[0] - self.before - self.after) // self.step
         key, *inner = flat.stride()
         shape = (count, width, *flat.shape[1:])
@@ -98,7 +98,7 @@ class Band(NamedTuple):
         return flat.as_strided(shape, strides, flat.storage_offset() + start * key)
 
     def inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
-        """The keys themselves in what `windows` allocates [B, H, T, D]."""
+        """Return the view of the keys [B, H, T, D] in the result of `flat`."""
         whole = self.blocks(length) * self.step
         inner = flat[self.before : self.before + rows * whole]
         return torch.unflatten(inner, 0, (rows, whole))[:, :length].transpose(1, 2)
