@@ -1,11 +1,11 @@
-"""What every attention mechanism promises, each promise as a function that measures it.
+"""Properties that all attention mechanisms must have, with the functions that test them.
 
-A contract is a name, a statement and a function of a `Subject`: a mechanism with its options in one
-role.  The function yields the errors that it measures, or raises `Broken`.  Tests run all contracts
-over all mechanisms, `attnkit check WORD` runs them over one.
+A contract is a name, a statement and a function of a `Subject`: a mechanism with options in one role. The function
+yields the errors that it measures, or raises `Broken`. The tests run all contracts on all mechanisms, `attnkit check
+NAME` on one mechanism.
 
-Start with `suite.CONTRACTS` (all of them), `subject.Subject` (what is tested) and `identities`
-(what must be equal). Imports `mechanisms`, `layers` and what is below them.
+Start with `suite.CONTRACTS` (all contracts), `subject.Subject` (a mechanism under test) and `identities` (quantities
+that must be equal). Imports `mechanisms`, `layers` and the packages below them.
 """
 
 from attnkit.contract.subject import ROLES, Broken, NotApplicable, Role, Subject

@@ -1,4 +1,4 @@
-"""Contracts on states: steps, cached memories, beams, fast paths, saved weights."""
+"""Contracts on states: decoding steps, cached memory, beams, fast paths, saved weights."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -14,17 +14,17 @@ from attnkit.contract.subject import Broken, NotApplicable, Subject, close, ever
 from attnkit.layers import MultiHead
 
 PIECES = (4, 1, 1, 70, 1, 3)
-"""Tokens that come at a time, in the test of steps."""
+"""Numbers of tokens of the successive calls in `steps`."""
 BRANCHED = (1, 63, 64, 65, 200)
-"""Cached tokens from which two continuations go on: caches grow in place from some length on."""
+"""Numbers of cached tokens in `branches`; long caches grow in place."""
 
 
 def steps(subject: Subject) -> Iterator[float]:
-    """Prefill and steps whose rows trade places, against one pass; then promised layouts."""
+    """Compare prefill and steps with reordered rows to one pass, then the same with packed masks."""
     layer, length = subject.layer, sum(PIECES)
     x, valid = inputs(3, length), everything(3, length)
     valid[1, :3] = False
-    valid[2, 2:4] = False  # a short prompt, padded on the right, and then new tokens
+    valid[2, 2:4] = False  # a short prompt, padded on the right, before further tokens
     with torch.no_grad():
         full = layer(x, Mask.of(valid, length, causal=True)).y
         state: State = None
@@ -46,7 +46,7 @@ def steps(subject: Subject) -> Iterator[float]:
 
 
 def _by_steps(layer: MultiHead, x: Tensor, pieces: Sequence[int]) -> Tensor:
-    """The answers when tokens come piece by piece, with the masks of decoding."""
+    """Return the outputs of successive calls with packed masks, as in decoding."""
     state, seen, start = None, [], 0
     for new in pieces:
         out = _next(layer, x, start, new, state)
@@ -56,11 +56,11 @@ def _by_steps(layer: MultiHead, x: Tensor, pieces: Sequence[int]) -> Tensor:
 
 
 def branches(subject: Subject) -> Iterator[float]:
-    """Two continuations of one state, the first one going on after the second was made."""
+    """Compare two continuations of one state to one pass; the first is continued after the second was computed."""
     layer = subject.layer
     for length in BRANCHED:
         texts = inputs(2, length + 2)
-        texts[1, :length] = texts[0, :length]  # they differ in the last two tokens
+        texts[1, :length] = texts[0, :length]  # rows differ in the last two tokens
         mask = Mask.packed(length + 2, texts.device, causal=True)
         with torch.no_grad():
             whole = layer(texts, mask).y[:, length:]
@@ -78,14 +78,14 @@ def branches(subject: Subject) -> Iterator[float]:
 
 
 def _next(layer: MultiHead, x: Tensor, start: int, new: int, state: State) -> Out:
-    """The answer to `new` tokens from column `start` on, with the masks of decoding."""
+    """Return the output for `new` tokens from column `start` on, with a packed mask as in decoding."""
     mask = Mask.packed(start + new, x.device, causal=True, start=start)
     out: Out = layer(x[:, start : start + new], mask, state=state)
     return out
 
 
 def cached(subject: Subject) -> Iterator[float]:
-    """Cross attention from the state alone, against the memory anew."""
+    """Compare cross-attention to cached keys and values with cross-attention to the memory."""
     layer, valid = subject.layer, up_to(13, 5)
     x, memory = inputs(2, 6), inputs(2, 13)
     with torch.no_grad():
@@ -100,7 +100,7 @@ def cached(subject: Subject) -> Iterator[float]:
 
 
 def beams(subject: Subject) -> Iterator[float]:
-    """Three beams a sentence folded into the queries, against keys repeated three times."""
+    """Compare three beams a sentence, folded into the queries, to keys repeated three times."""
     layer, valid = subject.layer, up_to(13, 5)
     x, memory = inputs(6, 4), inputs(2, 13)
     again = Mask.cross(valid.repeat_interleave(3, 0), 4)
@@ -111,7 +111,7 @@ def beams(subject: Subject) -> Iterator[float]:
 
 
 def fast(subject: Subject) -> Iterator[float]:
-    """The fused path against the plain one, or one pass against single steps, with gradients."""
+    """Compare the fused path to the plain path, or one pass to single steps, with gradients."""
     if isinstance(subject.layer.mechanism, Scored):
         yield from _fused(subject)
         return
@@ -140,7 +140,7 @@ def _fused(subject: Subject) -> Iterator[float]:
     mechanism.fused, without.fused = counted, lambda *given: None
     for length in (40, 300):
         x, valid = inputs(2, length), up_to(length, length - 7)
-        masks = [subject.mask(valid, length)]  # and all that promise to be right for such rows
+        masks = [subject.mask(valid, length)]  # and all layouts that are valid for such rows
         if subject.role != "cross":
             masks += [] if subject.causal else [Mask.right(valid)]
             masks.append(Mask.packed(length, valid.device, causal=subject.causal))
@@ -157,13 +157,13 @@ def _fused(subject: Subject) -> Iterator[float]:
 
 
 def _with_gradients(layer: MultiHead, y: Tensor) -> list[Tensor]:
-    """An output and the gradients of a random sum of it."""
+    """Return y and the gradients of a random linear function of y."""
     found = gradients(y, [*layer.parameters()])
     return [y, *(grad for grad in found if grad is not None)]
 
 
 def saved(subject: Subject) -> Iterator[float]:
-    """A layer drawn anew that loads the saved tensors of the first."""
+    """Compare a layer to another layer that loads its saved tensors."""
     layer, other = subject.layer, subject.make(seed=4).double()
     tensors = {name: tensor.contiguous() for name, tensor in layer.state_dict().items()}
     other.load_state_dict(load(save(tensors)))
@@ -173,7 +173,7 @@ def saved(subject: Subject) -> Iterator[float]:
 
 
 def same(subject: Subject) -> Iterator[float]:
-    """Two layers with equal weights and the same tokens, twice."""
+    """Compare two layers with equal weights on the same tokens."""
     x, valid = inputs(2, 9), up_to(9, 4)
     twin = copy.deepcopy(subject.layer)
     first, second = (subject.answer(made, x, valid) for made in (subject.layer, twin))

@@ -1,4 +1,4 @@
-"""Contracts on one pass: finite numbers, the map, its rows, biases, limits, the worked number."""
+"""Contracts on one pass: finite values, the attention map, its rows, biases, limits, the worked number."""
 
 import copy
 import math
@@ -28,15 +28,15 @@ from attnkit.errors import UsageError
 
 LENGTHS = (1, 2, 7, 64, 65, 300)
 STEPS, DIFFERENCE_ERROR = (1e-6, 1e-8), 1e-5
-"""How far differences reach (a kink may lie within one), and how near they come."""
+"""Steps of finite differences, two because a kink may lie within a step, and their maximum relative error."""
 SHORT = 1e-3
-"""How near float32 must come, relative to the largest value; most come within 1e-6."""
+"""Maximum error of float32, relative to the largest value; most mechanisms are within 1e-6."""
 WORKED = 5e-7
-"""Worked numbers are written with six decimals."""
+"""Maximum error of worked numbers, which have six decimals."""
 
 
 def finite(subject: Subject) -> Iterator[float]:
-    """Forward and gradients while training, in short floats, with large numbers in the pads."""
+    """Check outputs and gradients in training mode, in float32 and bfloat16, with large values in the padding."""
     for dtype in (torch.float32, torch.bfloat16):
         layer = subject.copy(dtype).train()
         valid = up_to(33, 28)
@@ -56,7 +56,7 @@ def finite(subject: Subject) -> Iterator[float]:
 
 
 def precise(subject: Subject) -> Iterator[float]:
-    """Answers and gradients of a float32 copy, against the same weights and tokens in float64."""
+    """Compare outputs and gradients in float32 to float64 with the same weights and tokens."""
     short = subject.copy(torch.float32)
     for length in (7, 300):
         valid = up_to(length)
@@ -72,7 +72,7 @@ def precise(subject: Subject) -> Iterator[float]:
 
 
 def gradient_check(subject: Subject) -> Iterator[float]:
-    """The derivative along a random direction of tokens and parameters, against a difference."""
+    """Compare the derivative along a random direction of tokens and parameters to a finite difference."""
     for length in (7, 300):
         x, valid = inputs(2, length), up_to(length, length - 3)
         leaves = [x.requires_grad_(), *subject.layer.parameters()]
@@ -95,7 +95,7 @@ def gradient_check(subject: Subject) -> Iterator[float]:
 
 @torch.no_grad()
 def _difference(subject: Subject, x: Tensor, ways: Sequence[Tensor], valid: Tensor, step: float) -> Tensor:
-    """The derivative of the random sum along `ways`, by central differences."""
+    """Return the derivative of the random sum along `ways` by central differences."""
     ends = []
     for along in (step, -step):
         moved = subject.copy()
@@ -107,7 +107,7 @@ def _difference(subject: Subject, x: Tensor, ways: Sequence[Tensor], valid: Tens
 
 
 def multiplies(subject: Subject) -> Iterator[float]:
-    """The layer's answer, against its map times its values."""
+    """Compare the output of the layer to its map times its values."""
     if subject.layer.mechanism.value_sets > 1:
         raise NotApplicable("its tokens have several values each")
     for length in LENGTHS:
@@ -119,7 +119,7 @@ def multiplies(subject: Subject) -> Iterator[float]:
 
 
 def rows(subject: Subject) -> Iterator[float]:
-    """Sums of the rows of the map."""
+    """Compare the sums of the rows of the map to 1."""
     if not subject.layer.mechanism.normalised:
         raise NotApplicable("it declares that its rows do not sum to 1")
     for length in (1, 7, 65):
@@ -129,7 +129,7 @@ def rows(subject: Subject) -> Iterator[float]:
 
 
 def lengths(subject: Subject) -> Iterator[float]:
-    """More queries than keys and fewer: each one's answer, against its answer alone."""
+    """Compare more and fewer queries than keys to calls with each query alone."""
     for queries, keys in ((1, 9), (3, 1), (5, 13), (20, 13), (3, 130)):
         x, memory = inputs(2, queries), inputs(2, keys)
         where = f"{queries} queries, {keys} keys"
@@ -142,7 +142,7 @@ def lengths(subject: Subject) -> Iterator[float]:
 
 
 def empty(subject: Subject) -> Iterator[float]:
-    """The map, the answer and the gradients of a sentence without a single key."""
+    """Check the map, the output and the gradients of a row without visible keys."""
     layer, valid = subject.layer, everything(2, 6)
     valid[1] = False
     x = inputs(2, 6).requires_grad_()
@@ -161,7 +161,7 @@ def empty(subject: Subject) -> Iterator[float]:
 
 
 def bias(subject: Subject) -> Iterator[float]:
-    """Weights with a bias or a sum of earlier scores, against exp(bias) times the weights."""
+    """Compare weights with a bias or with earlier scores (`prior`) to the weights times exp(bias)."""
     valid = up_to(9, 5)
     x, mask = inputs(2, 9), subject.mask(valid)
     queries = QUERIES if subject.role == "cross" else 9
@@ -186,7 +186,7 @@ def bias(subject: Subject) -> Iterator[float]:
 
 
 def _other_bias(subject: Subject, x: Tensor, mask: Mask, added: Tensor) -> Iterator[float]:
-    """For what is no plain softmax: what its rule is given, with a bias and without."""
+    """Compare the scores that `normalise` gets with and without a bias, if it is not a plain softmax."""
     mechanism: Any = subject.layer.mechanism
     seen = list[Tensor]()
 
@@ -213,7 +213,7 @@ def _normalised(maps: Tensor) -> Tensor:
 
 
 def worked(subject: Subject) -> Iterator[float]:
-    """What the class gives for the worked number of its file, against the hand calculation."""
+    """Compare the worked number of the class to the hand calculation."""
     kind = type(subject.layer.mechanism)
     if (found := kind.worked_number()) is None:
         if kind.__module__.startswith(f"{mechanisms.__name__}."):
@@ -223,7 +223,7 @@ def worked(subject: Subject) -> Iterator[float]:
 
 
 def limits(subject: Subject) -> Iterator[float]:
-    """Roles and lengths beyond what is declared."""
+    """Check that roles and lengths beyond the declared limits are refused."""
     facts = subject.facts
     if not possible(subject):
         _refuses(lambda: subject.build(subject.role == "cross", subject.causal), f"the role {subject.role}", facts.why)
@@ -249,14 +249,14 @@ def limits(subject: Subject) -> Iterator[float]:
 
 
 def possible(subject: Subject) -> bool:
-    """Whether the mechanism declares that it can serve in the role."""
+    """Return whether the mechanism declares support for the role."""
     facts = subject.facts
     able = {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}
     return able[subject.role]
 
 
 def _refuses(action: Callable[[], Any], what: str, reason: str) -> None:
-    """Raises Broken unless the action raises an error for users that gives the reason."""
+    """Raise Broken unless the action raises UsageError or ValueError with the reason."""
     if not reason:
         raise Broken(f"`why` must say why {what} is refused, and is empty")
     try:

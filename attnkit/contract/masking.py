@@ -1,4 +1,4 @@
-"""Contracts on who sees whom: the future, padding, neighbours in a batch, promised layouts."""
+"""Contracts on masks: later tokens, padding, other rows of a batch, mask layouts."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ PADS = 5
 
 
 def future(subject: Subject) -> Iterator[float]:
-    """What reaches an answer from later tokens: by a change of theirs, and by gradient."""
+    """Check that changes of later tokens do not change outputs, and that outputs have no gradient at later tokens."""
     for length in LENGTHS:
         x = inputs(1, length)
         general = Mask.of(everything(1, length), length, causal=True)
         for mask in (general, Mask.packed(length, x.device, causal=True)):
-            # the last seen token lies inside a block of any even size, not at its border
+            # the last visible token is inside a block of any even size, not at its border
             for cut in {length * 2 // 5} | ({length - 2} if 2 < length < 100 else set()):
                 where = f"length {length}, layout {mask.layout}, after token {cut}"
                 after = cut + 1
@@ -25,7 +25,7 @@ def future(subject: Subject) -> Iterator[float]:
                 assert grad is not None
                 largest = grad.abs().max().item()
                 if largest == 0 and after == 1 and not subject.weights(x, mask)[:, :, 0].any():
-                    continue  # the first token sees none
+                    continue  # the first token has no visible keys
                 if largest == 0:
                     raise Broken(f"{where}: the answers do not depend on any token")
                 if after == length:
@@ -41,7 +41,7 @@ def future(subject: Subject) -> Iterator[float]:
 
 
 def padding(subject: Subject) -> Iterator[float]:
-    """Rows padded left, right and in between with garbage, against the same rows without pads."""
+    """Compare rows with random padding on the left, on the right and in between to rows without padding."""
     for length in (1, 7, 65):
         x, valid = inputs(3, length), everything(3, length + PADS)
         for row, first in enumerate((0, length, max(1, length // 2))):
@@ -65,7 +65,7 @@ def padding(subject: Subject) -> Iterator[float]:
 
 
 def batch(subject: Subject) -> Iterator[float]:
-    """A batch of unequal rows, against each row alone."""
+    """Compare a batch of rows of different lengths to each row alone."""
     for length in (9, 70):
         x, valid = inputs(3, length), up_to(length, length - 4, length)
         valid[2, :3] = False
@@ -80,7 +80,7 @@ def batch(subject: Subject) -> Iterator[float]:
 
 
 def layouts(subject: Subject) -> Iterator[float]:
-    """Masks of a promised layout, against the general mask of the same rows."""
+    """Compare masks with the layouts `packed` and `right` to the general mask of the same rows."""
     for length in (11, 100):
         x, valid = inputs(3, length), up_to(length, length // 3, length - 2)
         promised = Mask.packed(length, x.device, causal=subject.causal)

@@ -1,4 +1,4 @@
-"""The subject of a contract: a mechanism with its options in one role, and how it is called."""
+"""Subject of a contract, a mechanism with options in one role, and helpers of the contracts."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +21,15 @@ Role: TypeAlias = Literal["encoder", "decoder", "cross"]
 ROLES: tuple[Role, ...] = ("encoder", "decoder", "cross")
 
 WIDTH, HEADS, LONGEST = 24, 4, 600
-"""The layer of the contracts; head width 6, so that no two axes are equally long by chance."""
+"""Sizes of the layer; with head width 6 no two dimensions are equal by chance."""
 QUERIES = 4
-"""Queries of cross attention where their number does not matter."""
+"""Default number of queries of cross-attention."""
 EXACT = 1e-9
-"""How near two ways to the same answer must come in float64, relative to its largest value."""
+"""Maximum error in float64, relative to the largest value."""
 
 
 class Broken(Exception):
-    """A contract does not hold; `measured` is the error in its own measure."""
+    """A contract does not hold; `measured` is the error."""
 
     def __init__(self, text: str, measured: float = float("inf")) -> None:
         super().__init__(text)
@@ -37,14 +37,14 @@ class Broken(Exception):
 
 
 class NotApplicable(Exception):
-    """A contract says nothing about this mechanism in this role."""
+    """A contract does not apply to this mechanism in this role."""
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One mechanism with its options in one role.
+    """A mechanism with options in one role.
 
-    `build(cross, causal)` makes a layer of WIDTH, HEADS and LONGEST, or refuses with UsageError.
+    `build(cross, causal)` returns a layer of WIDTH, HEADS and LONGEST, or raises UsageError.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Subject:
     def of(
         cls, word: str, role: Role, options: Mapping[str, Any] | None = None, name: str = "", depth: int = 0
     ) -> Self:
-        """A mechanism by its recipe word, in the layer `depth`.  Raises UsageError if unknown."""
+        """Return the subject of a mechanism in layer `depth`. Raises UsageError if `word` is no mechanism's name."""
         given = dict(options or {})
 
         def build(cross: bool, causal: bool) -> MultiHead:
@@ -66,11 +66,11 @@ class Subject:
 
     @property
     def causal(self) -> bool:
-        """Whether the role hides the future."""
+        """Whether the role masks later tokens."""
         return self.role == "decoder"
 
     def try_options(self) -> None:
-        """Build once, for the errors of wrong options.  Raises UsageError, and only that."""
+        """Build the layer and discard it. Raises UsageError if options are invalid; other exceptions are ignored."""
         try:
             self.build(self.role == "cross", self.causal)
         except UsageError:
@@ -80,11 +80,11 @@ class Subject:
 
     @cached_property
     def layer(self) -> MultiHead:
-        """The layer in float64, in evaluation; contracts leave it as it is."""
+        """The layer in float64 and evaluation mode; contracts must not modify it."""
         return self.make(seed=3).double()
 
     def make(self, seed: int) -> MultiHead:
-        """A layer whose parameters are drawn so that an error shows: no zeros, spread scores."""
+        """Return a layer whose random parameters reveal errors: no zeros, scores of large variance."""
         torch.manual_seed(seed)
         layer = self.build(self.role == "cross", self.causal)
         with torch.no_grad():
@@ -93,11 +93,11 @@ class Subject:
         return layer.eval()
 
     def copy(self, dtype: torch.dtype = torch.float64) -> MultiHead:
-        """A layer of its own, to train or to change."""
+        """Return a copy of the layer, which may be modified."""
         return copy.deepcopy(self.layer).to(dtype)
 
     def mask(self, valid: Bool[Tensor, "B S"], queries: int = QUERIES) -> Mask:
-        """The general mask of the role; `queries` counts in cross attention only."""
+        """Return the general mask of the role; `queries` is used in cross-attention only."""
         if self.role == "cross":
             return Mask.cross(valid, queries)
         return Mask.of(valid, valid.shape[1], self.causal)
@@ -110,10 +110,7 @@ class Subject:
         mask: Mask | None = None,
         queries: Float[Tensor, "B T W"] | None = None,
     ) -> Float[Tensor, "B T W"]:
-        """What the layer makes of the rows x: its own in self-attention, the memory in cross.
-
-        There `queries` read it, or random ones.
-        """
+        """Return the output for x; in cross-attention x is the memory of `queries`, which are random by default."""
         mask = self.mask(valid) if mask is None else mask
         if self.role != "cross":
             return layer(x, mask).y  # type: ignore[no-any-return]
@@ -124,18 +121,18 @@ class Subject:
     def real_outputs(
         self, layer: MultiHead, x: Tensor, valid: Tensor, mask: Mask | None = None
     ) -> Float[Tensor, "n W"]:
-        """The rows of `answer` that count, see `real_rows`."""
+        """Return the outputs of `answer` without padding, see `real_rows`."""
         return self.real_rows(self.answer(layer, x, valid, mask), valid)
 
     def weights(self, x: Float[Tensor, "B S W"], mask: Mask, **given: Tensor) -> Tensor:
-        """The maps [B, H, T, S] that go with `answer`."""
+        """Return the attention maps [B, H, T, S] of `answer`."""
         if self.role != "cross":
             return self.layer.weights(x, mask, **given)
         queries = inputs(x.shape[0], mask.q_pos.shape[1])
         return self.layer.weights(queries, mask, memory=x, **given)
 
     def mixed(self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"], mask: Mask) -> Tensor:
-        """What the layer must answer if it multiplies its values by these maps."""
+        """Return the output of the layer if its values are multiplied by these maps."""
         cross = self.role == "cross"
         queries = inputs(x.shape[0], maps.shape[2]) if cross else x
         values = self.layer.project(queries, mask, x if cross else None).v
@@ -143,41 +140,41 @@ class Subject:
         return self.layer.merged(mix(maps, values), queries, values)
 
     def real_rows(self, y: Tensor, valid: Tensor) -> Float[Tensor, "n W"]:
-        """The outputs that count: those of real tokens; all of them in cross attention."""
+        """Return the outputs without padding; all of them in cross-attention."""
         return y.flatten(0, 1) if self.role == "cross" else y[valid]
 
 
 def inputs(rows: int, length: int) -> Float[Tensor, "B T W"]:
-    """Random rows in float64, the same ones at every call."""
+    """Return random rows in float64, the same at each call."""
     generator = torch.Generator().manual_seed(1000 * rows + length)
     return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
 
 
 def everything(rows: int, length: int) -> Bool[Tensor, "B T"]:
-    """No padding."""
+    """Return a mask without padding."""
     return torch.ones(rows, length, dtype=torch.bool)
 
 
 def up_to(*lengths: int) -> Bool[Tensor, "B S"]:
-    """Rows of these lengths, padded on the right."""
+    """Return the mask of rows of these lengths, padded on the right."""
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
 
 def random_like(x: Tensor) -> Tensor:
-    """Random numbers of the shape of x, the same ones for every tensor of that size and type."""
+    """Return random numbers of the shape of x, the same for each number of elements and dtype."""
     generator = torch.Generator().manual_seed(x.numel())
     return torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
 
 
 def gradients(y: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradients of a random sum of y; None where y does not depend on a leaf."""
+    """Return the gradients of a random linear function of y; None for leaves on which y does not depend."""
     return torch.autograd.grad((y * random_like(y)).sum(), leaves, allow_unused=True)
 
 
 def close(got: Tensor, expected: Tensor, where: str, within: float = EXACT) -> float:
-    """The largest difference, relative to the largest expected value where that is above 1.
+    """Return the maximum difference, divided by the maximum expected value if that is above 1.
 
-    Raises Broken, naming `where`, when it is larger than `within` or not a number.
+    Raises Broken, with `where` in the message, if it exceeds `within` or is NaN, or if shapes differ.
     """
     if got.shape != expected.shape:
         raise Broken(f"{where}: the shape is {[*got.shape]} and must be {[*expected.shape]}")

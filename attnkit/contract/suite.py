@@ -1,4 +1,4 @@
-"""All contracts, and how they are run."""
+"""The list of all contracts, and the function that runs a contract."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ CROSS: tuple[Role, ...] = ("cross",)
 
 
 class Contract(NamedTuple):
-    """A promise: name, what it says, the function that yields its errors, how to mend, for whom."""
+    """A property that mechanisms must have: `measure` yields errors, `advice` tells how to fix a mechanism."""
 
     name: str
     statement: str
@@ -167,22 +167,22 @@ CONTRACTS = (
         "the code or the hand calculation is wrong; `worked_number` returns both, the docstring tells the example",
     ),
 )
-"""In the order in which they are shown."""
+"""Contracts in the order of display."""
 
 
 class Result(NamedTuple):
-    """How a contract fared: kept or broken, with the error measured; or not applicable."""
+    """Result of a contract for a subject."""
 
     contract: Contract
     state: Literal["kept", "broken", "not applicable"]
     measured: float | None
-    """The largest error that was measured; None where nothing was."""
+    """Maximum measured error; None: not measured."""
     text: str
-    """What is wrong, or why the contract does not apply."""
+    """Description of the error, or the reason why the contract does not apply."""
 
 
 def run(contract: Contract, subject: Subject) -> Result:
-    """Measure one contract; an exception of the mechanism breaks it."""
+    """Run a contract; if the mechanism raises an exception, the contract is broken."""
     with torch.random.fork_rng(devices=[]):
         try:
             if subject.role not in contract.roles:

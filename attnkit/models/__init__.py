@@ -1,7 +1,7 @@
-"""Models: one type a file; `build` gives the one that a recipe describes.
+"""Models, one type a file, and `build`, which creates the model of a recipe.
 
-Start with `base.Model` (the verbs `start` and `step`), `base.Decode` (the state between steps)
-and `transformer.Transformer`. Imports `layers` and what is below them.
+Start with `base.Model` (the interface: `start` and `step`), `base.Decode` (the state of decoding) and
+`transformer.Transformer`. Imports `layers` and the packages below it.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,15 +49,17 @@ TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = 
     "naive-bayes": NaiveBayes,
     "naive-bayes-attention": NaiveBayesAttention,
 }
-"""`model.type` -> class."""
+"""Classes by `model.type`."""
 
 
 def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int, *, tagger: bool = False) -> Model:
-    """A freshly initialised model; a `tagger` predicts a token for positions of its source.
+    """Return a newly initialized model.
 
-    `sizes` are the source and target vocabularies; that of an encoder alone are its labels.
-    `max_length` is the longest sequence that the data section allows.  One more position is for the
-    begin token; a decoder that reads a source before its target has room for both.
+    Args:
+        model: Section `model` of a recipe.
+        sizes: Sizes of the source and target vocabularies; labels are the target vocabulary of an encoder.
+        max_length: Maximum length of a sequence in the data, without the begin token.
+        tagger: Whether the model predicts tokens at positions of its source.
     """
     make = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
     made = (PositionTagger if tagger else make)(model, sizes, _positions(model, max_length))
@@ -67,22 +69,21 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int, *,
 
 
 def build_for(recipe: schema.Recipe, sizes: tuple[int, int]) -> Model:
-    """The freshly initialised model of a recipe; `sizes` are the source and target vocabularies."""
+    """Return the newly initialized model of a recipe; `sizes` are those of the source and target vocabularies."""
     return build(recipe.model, sizes, recipe.data.max_length, tagger=not recipe.writes)
 
 
 def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:
-    """Build the attention of a role (encoder, decoder, cross) with these options, without storage.
+    """Raise UsageError if the mechanism of a role (encoder, decoder, cross) rejects these options.
 
-    Any failure but a refusal is left to `build`: a mechanism from outside may not know tensors without storage.
-
-    Raises UsageError: the mechanism refuses the options.
+    The layers are built on the meta device, which mechanisms of other packages may not support: other exceptions are
+    left to `build`.
     """
     model = recipe.model
     word = getattr(model.attention, role).name
     length = _positions(model, recipe.data.max_length)
     cross, causal = role == "cross", role == "decoder"
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):  # global RNG as before
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):  # keeps the global RNG
         try:
             for depth in range(len(mechanisms.layer_schedule(word, options))):
                 MultiHead.build(word, model.width, model.heads, length, cross, depth, causal, **options)
@@ -93,5 +94,5 @@ def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) 
 
 
 def _positions(model: schema.ModelConfig, max_length: int) -> int:
-    """Positions that the model needs."""
+    # with the begin token; a decoder reads a source before its target
     return 2 * (max_length + 1) if model.shape == "decoder" else max_length + 1

@@ -1,4 +1,4 @@
-"""The interface of a model to search, training and capture: start, step, forward."""
+"""Interface of a model for search, training and the capture of attention maps: start, step, forward."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,47 +13,44 @@ from attnkit.data.tokenizer import PAD
 
 
 class CachePositions(NamedTuple):
-    """Positions of the columns of a cache, where they no longer follow from padding."""
+    """Positions of the columns of a cache, if padding alone does not determine them."""
 
     valid: Bool[Tensor, "R S"]
-    """False on pads, and on what is hidden from further tokens."""
+    """False on padding and on tokens hidden from further tokens."""
     positions: Int[Tensor, "R S"]
-    """0-based; several columns may share one."""
+    """0-based positions; several columns may share a position."""
 
     @classmethod
     def of(cls, valid: Bool[Tensor, "R S"]) -> "CachePositions":
-        """The positions of tokens in a row of their own, pads not counted."""
+        """Return consecutive positions of the tokens of each row, without padding."""
         return cls(valid, (valid.long().cumsum(1) - 1).masked_fill(~valid, 0))
 
     def add(self, fresh: Bool[Tensor, "R t"]) -> "CachePositions":
-        """Append tokens after the last position of each row; `fresh` is False on pads."""
+        """Append tokens after the last position of each row; `fresh` is False on padding."""
         last = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)  # -1: none
         new = (last + fresh.long().cumsum(1)).masked_fill(~fresh, 0)
         return CachePositions(torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1))
 
 
 class Decode(NamedTuple):
-    """Where decoding stands."""
+    """State of decoding."""
 
     moving: State
-    """One row a hypothesis, sentence by sentence; reordered with the beams."""
+    """Tensors with a row for each hypothesis, grouped by sentence; reordered with the beams."""
     fixed: State
-    """One row a sentence, never copied for each beam; None where no source was read."""
+    """Tensors with a row for each sentence, not copied for each beam; None: no source was read."""
 
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "Decode":
-        """The hypotheses in `rows`, of the sentences in `stay` (None: all of them).
-
-        Memory has one row a sentence whatever the beam, so it changes only when a sentence leaves.
-        """
+        """Return the state of the hypotheses `rows`, which belong to the sentences `stay`; None: all sentences."""
         fixed = self.fixed if stay is None else reorder(self.fixed, stay)
         return Decode(reorder(self.moving, rows, room=1), fixed)  # room for the next token
 
 
 class LogProbabilities(nn.Module):
-    """The output of a model whose hidden states are log-probabilities already."""
+    """Output layer of a model whose hidden states are log-probabilities."""
 
     weight: Tensor
-    """Empty; it says where the model is."""
+    """Empty; indicates the device of the model."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -65,44 +62,45 @@ class LogProbabilities(nn.Module):
 
 
 class Model(nn.Module, ABC):
-    """A sequence model: it reads no files, prints nothing and keeps no state of a run.
+    """A sequence model; it reads no files, prints nothing and keeps no state between calls.
 
-    Source rows end with the end token and are padded with PAD on the right; `ids` begin with the begin token.
+    Source rows end with the end token and are padded with PAD on the right; `ids` start with the begin token.
     """
 
     limit: int | None = None
-    """Most tokens that can be decoded, where each position has its own weights."""
+    """Maximum number of tokens that can be decoded, if positions have weights; None: unlimited."""
     output: nn.Linear | LogProbabilities
-    """From the last hidden state to the vocabulary."""
+    """Projection of the last hidden state to the vocabulary."""
 
     def make_room(self, weights: Mapping[str, Tensor]) -> None:
-        """Resize tables whose sizes depend on the training text to those of stored weights."""
+        """Resize tables whose sizes depend on the training text to the sizes of stored weights."""
 
     @abstractmethod
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
-        """Read the source; with source None, begin `rows` empty rows.
+        """Read the source and return the state; without a source, the state of `rows` empty rows.
 
-        Raises ValueError where the model lacks a source that it needs, or writes no text.
+        Raises ValueError if the model needs a source and gets none, or generates no text.
         """
 
     @abstractmethod
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
-        """Read further tokens; the last hidden states.  R is a multiple of the sentences.
+        """Read further tokens; return the last hidden states and the state. R is a multiple of the number of
+        sentences.
 
-        `real` is False on pads, which only a model without a source may be given; None: no pads.
+        `real` is False on padding, which only models without a source accept; None: no padding.
         """
 
     @abstractmethod
     def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
-        """The last hidden states of whole rows, for training."""
+        """Return the last hidden states of whole rows, for training."""
 
     @final
     def step(
         self, ids: Int[Tensor, "R t"], state: Decode, last: bool = False
     ) -> tuple[Float[Tensor, "R t V"], Decode]:
-        """Logits of further tokens; `last` projects the last position only (t = 1)."""
+        """Read further tokens; return their logits (of the last token only if `last`) and the state."""
         hidden, state = self.advance(ids, state)
         return self.output(hidden[:, -1:] if last else hidden), state
 
@@ -112,25 +110,25 @@ class Model(nn.Module, ABC):
 
 
 class EncoderDecoder(Model):
-    """A model that encodes a source once, and whose decoder then goes on from state to state."""
+    """A model that encodes a source once; its decoder has a state."""
 
     shape = "encoder-decoder"
 
     @abstractmethod
     def encode(self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]) -> State:
-        """What the decoder attends to; `valid` is False on pads."""
+        """Return the memory for cross-attention; `valid` is False on padding."""
 
     @abstractmethod
     def first_state(self, memory: State) -> State:
-        """The state of the decoder before its first token."""
+        """Return the state of the decoder before its first token."""
 
     @abstractmethod
     def decode(
         self, ids: Int[Tensor, "R t"], state: State, mask: Mask, memory: State, memory_states: State
     ) -> tuple[Float[Tensor, "R t W"], State, State]:
-        """The last hidden states, the new state, and those of cross-attention.
+        """Return the last hidden states, the new state, and the states of cross-attention.
 
-        `memory` is None once `memory_states` have its keys and values.
+        `memory` is None once `memory_states` holds its keys and values.
         """
 
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
@@ -157,7 +155,7 @@ class EncoderDecoder(Model):
 
 
 def position_limit(decoder: nn.Module, table: nn.Embedding | None = None) -> int | None:
-    """The most tokens for which a decoder's attention and a table of positions have weights."""
+    """Return the maximum number of tokens for which a decoder's attention and position table have weights."""
     limits = [part.limit for part in decoder.modules() if isinstance(part, Attention)]
     limits += [] if table is None else [table.num_embeddings]
     return min((limit for limit in limits if isinstance(limit, int)), default=None)

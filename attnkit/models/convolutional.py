@@ -1,4 +1,4 @@
-"""ConvS2S: convolutions with gated linear units, and attention in every layer of the decoder.
+"""ConvS2S: convolutions with gated linear units, and attention in each decoder layer.
 
 Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.
 """
@@ -18,16 +18,16 @@ from attnkit.ops.onednn import Linear
 from attnkit.recipe import schema
 
 HALF = math.sqrt(0.5)
-"""A sum of two inputs of equal variance times this keeps it (section 3.4)."""
+"""Factor of the sum of two inputs of equal variance that preserves the variance (section 3.4)."""
 
 Source = tuple[Float[Tensor, "B S W"], Float[Tensor, "B S W"]]
-"""Outputs z of the encoder, which keys are made of, and z + e with the embeddings, for values."""
+"""Encoder outputs z, for keys, and z + e with the embeddings e, for values."""
 
 
 class GatedConvolution(nn.Module):
-    """A convolution over windows of `kernel` tokens, with a gated linear unit.
+    """A convolution over windows of `kernel` tokens with a gated linear unit.
 
-    It is one product with the windows side by side, which a CPU does faster than the convolution.
+    It is computed as one matrix product with concatenated windows, which is faster than a convolution on a CPU.
     """
 
     def __init__(self, width: int, kernel: int, dropout: float) -> None:
@@ -35,12 +35,12 @@ class GatedConvolution(nn.Module):
         self.kernel = kernel
         self.dropout = Dropout(dropout)
         self.product = Linear(kernel * width, 2 * width)
-        # section 3.5: the gate and dropout, which keeps 1 - dropout of the inputs, change variance
+        # section 3.5: the gate and dropout, which keeps 1 - dropout of the inputs, change the variance
         nn.init.normal_(self.product.weight, std=math.sqrt(4 * (1 - dropout) / (kernel * width)))
         nn.init.zeros_(self.product.bias)
 
     def forward(self, x: Float[Tensor, "R n W"]) -> Float[Tensor, "R T W"]:
-        """One output for each window: T = n - kernel + 1."""
+        """Return the output of each window: T = n - kernel + 1."""
         x = self.dropout(x)
         length = x.shape[1] - self.kernel + 1
         windows = torch.cat([x[:, at : at + length] for at in range(self.kernel)], -1)
@@ -48,7 +48,7 @@ class GatedConvolution(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """A convolution over past tokens, then attention, each with a residual path."""
+    """A causal convolution, then attention, each with a residual connection."""
 
     def __init__(self, convolution: GatedConvolution, attention: MultiHead, width: int) -> None:
         super().__init__()
@@ -67,15 +67,15 @@ class DecoderLayer(nn.Module):
         state: State,
         prior: Tensor | None,
     ) -> tuple[Tensor, Tensor, Out]:
-        """The new x, the columns that the next tokens still see, and what attention answers.
+        """Return the new x, the new `columns` and the output of attention.
 
-        `columns` are the kernel - 1 inputs before x; `embedded` are the target's embeddings.
+        `columns` is the kernel - 1 inputs before x; `embedded` is the target embeddings.
         """
         whole = torch.cat((columns, x), 1)
         h = self.convolution(whole)
         memory, values = source or (None, None)
         out = self.attention(self.query(h) + embedded, mask, memory, state=state, prior=prior, values=values)
-        # section 3.4: a sum of m vectors with weights of about 1 / m is scaled up again
+        # section 3.4: averaging m vectors divides the variance by m: scaled by sqrt(m)
         tokens = mask.valid.sum(1).repeat_interleave(x.shape[0] // mask.valid.shape[0])
         h = (h + out.y * tokens.to(x.dtype).sqrt()[:, None, None]) * HALF
         return (x + h) * HALF, whole[:, x.shape[1] :], out
@@ -84,11 +84,11 @@ class DecoderLayer(nn.Module):
 class ConvolutionalModel(EncoderDecoder):
     """ConvS2S.
 
-    Layer l of the decoder attends with d = W h + b + g, for its convolution's output h and the target's embedding g,
-    to the encoder's outputs z; values are z + e (equations 1 and 2). Two things differ from the paper. Queries, keys,
-    values and contexts are projected, as for every mechanism here; the paper's attention is `dot` with one head and
-    these matrices at the identity. And there is neither weight normalisation nor a smaller gradient for the encoder:
-    both served plain gradient descent, and the size of AdamW's steps does not follow that of the gradients.
+    Decoder layers attend with d = W h + b + g, for the output h of the convolution and the target embedding g, to the
+    encoder outputs z; values are z + e (equations 1 and 2). There are two differences from the paper. Queries, keys,
+    values and contexts are projected, as for all mechanisms; the paper's attention is `dot` with one head and these
+    matrices equal to the identity. There is neither weight normalization nor scaling of the encoder's gradients: both
+    serve plain gradient descent, whereas the size of AdamW's steps does not depend on the size of the gradients.
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
@@ -126,15 +126,15 @@ class ConvolutionalModel(EncoderDecoder):
         positions = torch.arange(source.shape[1], device=source.device)[None]
         embedded = self.embed_source(source, positions)
         x = embedded * real
-        before = (self.kernel - 1) // 2  # windows around each token: as many outputs as inputs
+        before = (self.kernel - 1) // 2  # windows centred on each token: as many outputs as inputs
         for layer in self.encoder:
             h = layer(F.pad(x, (0, 0, before, self.kernel - 1 - before)))
-            x = (x + h) * HALF * real  # pads stay zero, as beyond the ends of a row
+            x = (x + h) * HALF * real  # padding stays 0, as beyond the ends of a row
         return x, x + embedded
 
     def first_state(self, memory: Source) -> State:
         rows, _, width = memory[0].shape
-        columns = memory[0].new_zeros(rows, self.kernel - 1, width)  # as if nothing came before
+        columns = memory[0].new_zeros(rows, self.kernel - 1, width)  # zero padding before the first token
         position = torch.zeros(rows, dtype=torch.long, device=columns.device)
         return (columns,) * len(self.decoder), position
 

@@ -1,4 +1,4 @@
-"""Language models that are counted: what they share, and how pairs of tokens are counted."""
+"""Base class of count-based language models, and counts of token pairs."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from attnkit.models.base import Decode, LogProbabilities, Model
 
 
 class CountedModel(Model):
-    """A language model whose tables are counted in one pass; they are buffers.
+    """A language model with tables of counts, stored as buffers.
 
-    Its hidden states are log-probabilities, in fresh tensors.
+    Its hidden states are log-probabilities, in newly allocated tensors.
     """
 
     shape = "decoder"
@@ -34,17 +34,17 @@ class CountedModel(Model):
 
     @abstractmethod
     def first_state(self, rows: int) -> State:
-        """The state before any token."""
+        """Return the state before the first token."""
 
     @abstractmethod
     def read(
         self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: State
     ) -> tuple[Float[Tensor, "R t V"], State]:
-        """Log-probabilities of the next token at each place; `real` is False on pads."""
+        """Return log-probabilities of the next token at each position, and the state; `real` is False on padding."""
 
     @property
     def numbers(self) -> int:
-        """Numbers in all tables."""
+        """Total number of elements of the tables."""
         return sum(table.numel() for table in self.state_dict().values())
 
     @final
@@ -68,22 +68,22 @@ class CountedModel(Model):
 
 
 def no_counts(size: int) -> Float[Tensor, "V V"]:
-    """Counts of pairs of tokens, before any; float64 counts exactly up to 2^53."""
+    """Return counts of token pairs, all 0; float64 is exact up to 2^53."""
     return torch.zeros(size, size, dtype=torch.float64)
 
 
 def add_neighbours(counts: Float[Tensor, "V V"], batch: Batch) -> None:
-    """Count how often each token (column) comes right after each (row)."""
+    """Count how often each token (column) occurs right after each token (row)."""
     _add(counts, batch.input, batch.output)
 
 
 def add_pairs(counts: Float[Tensor, "V V"], batch: Batch) -> None:
-    """Count how often each token (column) comes anywhere after each (row) in a block."""
+    """Count how often each token (column) occurs anywhere after each token (row) in a block."""
     for distance in range(batch.input.shape[1]):
         end = batch.input.shape[1] - distance
         _add(counts, batch.input[:, :end], batch.output[:, distance:])
 
 
 def _add(counts: Float[Tensor, "V V"], first: Int[Tensor, "B t"], second: Int[Tensor, "B t"]) -> None:
-    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]  # flat, of [V, V]
+    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]  # indices into the flattened [V, V]
     counts.view(-1).index_add_(0, pairs, counts.new_ones(()).expand(len(pairs)))

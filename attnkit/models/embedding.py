@@ -1,4 +1,4 @@
-"""Token vectors with positions, and the tables of a model's two vocabularies."""
+"""Embeddings of tokens and positions, and the output layer."""
 
 import math
 
@@ -13,10 +13,10 @@ from attnkit.recipe import schema
 
 
 class Embedding(nn.Module):
-    """Token vectors times a scale, plus positions, with dropout.
+    """Token embeddings times a scale, plus position embeddings, with dropout.
 
-    The scale is the square root of the width unless one is given (Vaswani et al. 2017, section
-    3.4): tables of variance 1 / width give vectors of unit variance.
+    The default scale is sqrt(width) (Vaswani et al. 2017, section 3.4): embeddings initialized with variance 1 / width
+    then have unit variance.
     """
 
     def __init__(
@@ -27,19 +27,19 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(tokens.embedding_dim) if scale is None else scale
         self.table = nn.Embedding(length, tokens.embedding_dim) if positions == "learned" else None
         if self.table is not None:
-            # tokens have unit variance after scaling; positions start smaller, as a hint
+            # smaller than the scaled tokens, which have unit variance
             nn.init.normal_(self.table.weight, std=0.1)
         self.dropout = Dropout(dropout)
 
     def forward(self, ids: Int[Tensor, "R T"], positions: Int[Tensor, "b T"] | None = None) -> Float[Tensor, "R T W"]:
-        """Vectors of `ids` at 0-based `positions`, which may be left out where none are added."""
+        """Return the embeddings of `ids` at 0-based `positions`; None: no position embeddings are added."""
         x = self.tokens(ids) * self.scale
         added = None if positions is None else self.added(positions)
         y: Tensor = self.dropout(x if added is None else x + added.to(x.dtype))
         return y
 
     def added(self, positions: Int[Tensor, "*n"]) -> Float[Tensor, "*n W"] | None:
-        """What is added to the tokens at these positions."""
+        """Return the position embeddings; None: the model adds none."""
         if self.table is not None:
             y: Tensor = self.table(positions)
             return y
@@ -47,7 +47,7 @@ class Embedding(nn.Module):
 
 
 def token_tables(sizes: tuple[int, int], width: int, shared: bool, std: float) -> tuple[nn.Embedding, nn.Embedding]:
-    """Tables of the source and target vocabularies; `shared`: one table for both."""
+    """Return the embeddings of the source and target vocabularies; one for both if `shared`."""
     source = nn.Embedding(sizes[0], width, padding_idx=PAD)
     target = source if shared else nn.Embedding(sizes[1], width, padding_idx=PAD)
     for table in dict.fromkeys((source, target)):
@@ -57,7 +57,7 @@ def token_tables(sizes: tuple[int, int], width: int, shared: bool, std: float) -
 
 
 def vocabulary_output(model: schema.ModelConfig, target: nn.Embedding, size: int) -> Linear:
-    """The matrix from hidden states to the vocabulary; `model.tie` may make it the target table."""
+    """Return the projection to the vocabulary, tied to the target embedding unless `model.tie` is none."""
     output = Linear(model.width, size, bias=False)
     if model.tie == "none":
         nn.init.normal_(output.weight, std=model.width**-0.5)

@@ -1,4 +1,4 @@
-"""An encoder alone, which classifies its source or predicts its masked tokens."""
+"""Encoder-only models: sequence classification and prediction of masked tokens."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -15,14 +15,11 @@ from attnkit.recipe import schema
 
 
 class EncoderModel(Model):
-    """The encoder of the Transformer, with the same names of weights; or, where `model.shape` is
-    decoder, its decoder, which hides later tokens.
-    """
+    """The encoder of a Transformer (the causal decoder if `model.shape` is decoder), with the same parameter names."""
 
     shape = "encoder"
 
     def __init__(self, model: schema.ModelConfig, tokens: int, max_length: int) -> None:
-        """`tokens` is the size of the source vocabulary."""
         super().__init__()
         table, _ = token_tables((tokens, 0), model.width, True, model.width**-0.5)
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
@@ -32,7 +29,7 @@ class EncoderModel(Model):
         self.decoder = stack if model.shape == "decoder" else None
 
     def states(self, source: Int[Tensor, "B S"] | None) -> tuple[Float[Tensor, "B S W"], Bool[Tensor, "B S"]]:
-        """Encoder states, and which of them are not pads."""
+        """Return the last hidden states and a mask that is False on padding."""
         if source is None:
             raise ValueError("a model of shape encoder needs a source")
         valid = source != PAD
@@ -55,21 +52,20 @@ class EncoderModel(Model):
 
 
 class EncoderClassifier(EncoderModel):
-    """The mean of the encoder's states over real tokens, and a linear head.
+    """A linear classifier of the mean hidden state, without padding.
 
-    Its target vocabulary are the labels (`LabelVocabulary`): a label is the one token that it
-    predicts, behind the begin token.
+    The labels are the target vocabulary (`LabelVocabulary`): a label is the only token predicted after the begin
+    token.
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
-        """`sizes` of the source vocabulary and of that of labels."""
         super().__init__(model, sizes[0], max_length)
         self.dropout = Dropout(model.dropout)
         self.output = Linear(model.width, sizes[1], bias=False)
         nn.init.normal_(self.output.weight, std=model.width**-0.5)
 
     def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B 1 W"]:
-        """The pooled states; `ids` are not read."""
+        """Return the pooled states; `ids` is ignored."""
         states, valid = self.states(source)
         weights = valid.to(states.dtype)[:, None]  # [B, 1, S]
         pooled = weights @ states.masked_fill(~valid[:, :, None], 0) / weights.sum(2, keepdim=True)
@@ -78,17 +74,15 @@ class EncoderClassifier(EncoderModel):
 
 
 class PositionTagger(EncoderModel):
-    """The states through the output matrix, which `model.tie` may make the embeddings.
+    """A linear output layer for each hidden state, optionally tied to the embedding (`model.tie`).
 
-    It predicts a token for positions of its source: of masked ones (`data.objectives`), or of
-    marked ones (`data.objectives`).
+    It predicts tokens at masked or marked positions of its source (`data.objectives`).
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
-        """`sizes` of the vocabulary, twice."""
         super().__init__(model, sizes[0], max_length)
         self.output = vocabulary_output(model, self.embed_source.tokens, sizes[1])
 
     def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B S W"]:
-        """The states; `ids` are not read."""
+        """Return the hidden states; `ids` is ignored."""
         return self.states(source)[0]

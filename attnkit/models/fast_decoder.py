@@ -1,12 +1,12 @@
-"""The decoder of a Transformer with dot-product attention, for searches on a CPU.
+"""Fast decoder of a Transformer with dot-product attention, for search on a CPU.
 
-It answers as `Transformer.advance`, the plain form, up to rounding, with less work: queries, keys
-and values are one product, and caches stay where they are while beams swap.  The tokens of all
-hypotheses of a sentence lie in one row, in the order of the steps, and each hypothesis has a row of
-biases, 0 at the tokens of its own past and -inf elsewhere; only these are reordered.
+It is equal to `Transformer.advance`, the plain implementation, up to rounding, with less work: queries, keys and
+values are one product, and caches are not reordered with the beams. The tokens of all hypotheses of a sentence are in
+one row of the cache, in the order of the steps, and each hypothesis has a row of biases, 0 at its own tokens and -inf
+elsewhere; only the biases are reordered.
 
-On one core with AVX2, 40 sentences of a model as in `recipes/translation/multi30k.yaml` take 1.4
-times as long without it, by greedy search and with a beam of 5.
+On one core with AVX2, decoding 40 sentences by a model as in `recipes/translation/multi30k.yaml` takes 1.4 times as
+long without it, by greedy search and with a beam of 5.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,103 +29,102 @@ from attnkit.ops.onednn import WIDER, Linear, onednn_product, quick_product
 from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16
-"""Keys are read in multiples of this: a softmax over part of a vector is several times slower."""
+"""Numbers of keys are multiples of this: a softmax over part of a vector is several times slower."""
 
 ROOM = 64
-"""Positions whose vectors are made at first; twice as many when they are used up."""
+"""Initial number of precomputed position embeddings; doubled when exceeded."""
 
 PACKED_FROM = 2**17
-"""Weights of a vocabulary that is worth an order of its own."""
+"""Minimum number of weights of the output layer for oneDNN's own layout."""
 
 Cache = tuple[Float[Tensor, "n D S"], Float[Tensor, "n S D"]]
-"""Keys and values of a layer; n is B x H."""
+"""Keys (transposed) and values of a layer; n is B x H."""
 
 
 class FastState:
-    """Where decoding stands; unlike a `Decode` it is used up by the next step, which writes it."""
+    """State of decoding; unlike a `Decode`, it is modified in place by the next step."""
 
     def __init__(self, memory: Float[Tensor, "L 2 B H S D"], pads: Float[Tensor, "B S"]) -> None:
         self.own = memory.new_zeros((*memory.shape[:4], VECTOR, memory.shape[5]))
-        """Keys and values of all layers' own tokens, and room behind them [L, 2, B, H, room, D]."""
+        """Self-attention keys and values of all layers, with room for further tokens [L, 2, B, H, room, D]."""
         self.memory, self.pads, self.heads = memory, pads, memory.shape[3]
         self.past = pads.new_full((pads.shape[0], VECTOR), -torch.inf)
-        """Biases of a hypothesis [R, room], for the tokens read for all those of its sentence."""
+        """Biases of each hypothesis [R, room] over the tokens of all hypotheses of its sentence."""
         self.used = self.length = 0
-        """Tokens read for a sentence, and of each hypothesis."""
+        """Number of cached tokens of a sentence, and of tokens of a hypothesis."""
         self.own_caches, self.size = list[Cache](), 0
         self.memory_caches = caches(memory)
         self.pads_of_heads = for_heads(pads[:, None], self.heads)
 
     def add_tokens(self) -> tuple[Sequence[Tensor], list[Cache], Float[Tensor, "n K S"]]:
-        """Make room for a token of each hypothesis.
+        """Make room for a token of each hypothesis, K a sentence.
 
-        Returns where each layer writes their keys and values [2, B, H, K, D], what it then reads,
-        and the biases of that.
+        Returns views for the new keys and values of each layer [2, B, H, K, D], the caches to read, and their biases.
         """
         sentences, (rows, room) = self.pads.shape[0], self.past.shape
         beams, used = rows // sentences, self.used
         self.used, self.length = used + beams, self.length + 1
         if self.used > room:
-            more = VECTOR * beams  # for VECTOR steps more
-            self.own, self.size = F.pad(self.own, (0, 0, 0, more)), 0  # its views are stale
+            more = VECTOR * beams  # for VECTOR further steps
+            self.own, self.size = F.pad(self.own, (0, 0, 0, more)), 0  # 0: views of the old tensor are stale
             self.past = F.pad(self.past, (0, more), value=-torch.inf)
         past = self.past.view(sentences, beams, -1)  # [B, K, room]
-        past.diagonal(used, 1, 2).zero_()  # each sees its own token
-        size = self.used + -self.used % VECTOR  # whole vectors; biases hide the rest
+        past.diagonal(used, 1, 2).zero_()  # each hypothesis sees its own token
+        size = self.used + -self.used % VECTOR  # whole vectors; unused columns have biases of -inf
         if size != self.size:
             self.own_caches, self.size = caches(self.own[..., :size, :]), size
         new = self.own[..., used : self.used, :].unbind()
         return new, self.own_caches, for_heads(past[..., :size], self.heads)
 
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> Self:
-        """As `Decode.select`."""
+        """Select hypotheses as `Decode.select`, in place."""
         self.past = self.past.index_select(0, rows)
         if stay is not None:
             self.pads = self.pads.index_select(0, stay)
-            places = (stay != torch.arange(len(stay))).nonzero().squeeze(1)  # those that move: few
+            places = (stay != torch.arange(len(stay))).nonzero().squeeze(1)  # only sentences that move are copied
             moved, size = stay[places], len(stay)
             for part in (self.own, self.memory):
                 part.index_copy_(2, places, part.index_select(2, moved))
             self.own, self.memory = self.own[:, :, :size], self.memory[:, :, :size]
-            self.memory_caches, self.size = caches(self.memory), 0  # own views are stale
+            self.memory_caches, self.size = caches(self.memory), 0  # 0: views of `own` are stale
             self.pads_of_heads = for_heads(self.pads[:, None], self.heads)
         return self
 
 
 def caches(both: Float[Tensor, "L 2 B H S D"]) -> list[Cache]:
-    """Keys and values of each layer, as views."""
+    """Return views of the keys and values of each layer."""
     keys, values = both.flatten(2, 3).unbind(1)  # [L, B H, S, D] each
     return list(zip(keys.transpose(2, 3).unbind(), values.unbind(), strict=True))
 
 
 def for_heads(biases: Float[Tensor, "B k S"], heads: int) -> Float[Tensor, "n k S"]:
-    """Biases of sentences for each of their heads; those of one sentence alone broadcast."""
+    """Return biases repeated for each head; a single sentence broadcasts (n = 1)."""
     if biases.shape[0] == 1:
         return biases
     return biases[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
 
 
 def product_of(*layers: Linear | None) -> Callable[[Tensor], Tensor]:
-    """x W^T + b, of one linear layer or of several that read the same, one behind the other."""
+    """Return the function x W^T + b of linear layers with the same input, whose outputs are concatenated."""
     weight, bias = (
         joined([getattr(layer, name) for layer in layers if layer is not None]) for name in ("weight", "bias")
     )
-    if weight.dtype == torch.float32 and not WIDER:  # then `quick_product` calls nothing else
+    if weight.dtype == torch.float32 and not WIDER:  # as `quick_product` then does
         return partial(F.linear, weight=weight, bias=bias)
     return partial(quick_product, weight=weight, bias=bias)
 
 
 def joined(parts: list[Tensor | None]) -> Any:
-    """One field of several layers, concatenated; None where they have none."""
+    """Return the concatenated weights or biases of several layers; None if all are None."""
     there = [part.detach() for part in parts if part is not None]
     return torch.cat(there) if there[1:] else next(iter(there), None)
 
 
 class VocabularyProduct:
-    """x W^T + b of a matrix larger than the caches next to a core.
+    """x W^T + b with a matrix that exceeds the caches of a core.
 
-    oneDNN reads weights in an order of its own, and would make such a copy for each product: here
-    one is kept.  A single row needs no such order, and reads the matrix itself.
+    oneDNN would copy the weights to its own layout for each product; here the copy is kept. A single row needs no such
+    layout and reads the matrix itself.
     """
 
     packed: Tensor | None = None
@@ -147,7 +146,7 @@ class VocabularyProduct:
 
 
 class FastAttention:
-    """Attention of a layer to the past of its rows, or to their sources."""
+    """Self-attention or cross-attention of a layer."""
 
     def __init__(self, layer: MultiHead) -> None:
         self.input = product_of(layer.q, *(() if layer.cross else (layer.k, layer.v)))
@@ -156,24 +155,24 @@ class FastAttention:
         self.scale = cast("Dot", layer.mechanism).scale
 
     def project(self, x: Float[Tensor, "R W"], sentences: int) -> Float[Tensor, "P B H K D"]:
-        """Queries, and in self-attention keys and values: P is 1 or 3."""
+        """Return queries (P = 1), in self-attention queries, keys and values (P = 3)."""
         shape = sentences, -1, self.parts, self.heads, x.shape[1] // self.heads
         return self.input(x).view(shape).permute(2, 0, 3, 1, 4)
 
     def mix(self, q: Float[Tensor, "B H K D"], cache: Cache, biases: Float[Tensor, "n k S"]) -> Float[Tensor, "R W"]:
-        """Attend to the keys of a cache; n is B x H or 1, k is K or 1."""
+        """Return attention to the keys of a cache; n is B x H or 1, k is K or 1."""
         keys, values = cache
         queries = q.reshape(values.shape[0], -1, q.shape[3])  # [n, K, D]
         scores = torch.baddbmm(biases, queries, keys, alpha=self.scale)
         return self.merge(torch.bmm(scores.softmax(2), values).view(q.shape))
 
     def merge(self, y: Float[Tensor, "B H K D"]) -> Float[Tensor, "R W"]:
-        """The heads of each row side by side, projected back."""
+        """Return the concatenated heads of each row, projected by the output matrix."""
         return self.output(y.transpose(1, 2).reshape(-1, self.heads * y.shape[3]))
 
 
 class FastBlock:
-    """A block of the decoder."""
+    """A decoder block."""
 
     def __init__(self, depth: int, block: Block) -> None:
         self.depth = depth
@@ -186,7 +185,7 @@ class FastBlock:
         self.gate = None if forward.gate is None else product_of(forward.gate)
         self.function, self.before = forward.function, block.before
         if self.function is F.relu:
-            self.function = torch.relu_  # of a product that nobody else reads
+            self.function = torch.relu_  # in place: the product is not used elsewhere
         norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
         self.norms = [
             (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
@@ -195,7 +194,7 @@ class FastBlock:
         ]
 
     def __call__(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
-        """The new x; the cache of the past gets the keys and values of these tokens."""
+        """Return the new x, and write the keys and values of these tokens to the cache."""
         parts = self.attend_past, self.attend_source, self.feed_forward
         for norm, part in zip(self.norms, parts, strict=True):
             if self.before:
@@ -205,42 +204,42 @@ class FastBlock:
         return x
 
     def attend_past(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
-        """Self-attention."""
+        """Return self-attention."""
         parts = self.own.project(x, step.sentences)
         if step.turns is not None:
             parts = torch.cat((Rotary.turned(parts[:2], *step.turns), parts[2:]))
-        step.new[self.depth].copy_(parts[1:])  # straight into the cache
+        step.new[self.depth].copy_(parts[1:])  # a view of the cache
         return self.own.mix(parts[0], step.own[self.depth], step.past)
 
     def attend_source(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
-        """Cross attention."""
+        """Return cross-attention."""
         (q,) = self.cross.project(x, step.sentences)
         return self.cross.mix(q, step.memory[self.depth], step.pads)
 
     def feed_forward(self, x: Float[Tensor, "R W"], _: "Step") -> Float[Tensor, "R W"]:
-        """As `FeedForward`, without dropout."""
+        """Return the output of `FeedForward`, without dropout."""
         inner = self.up(x)
         inner = self.function(inner) if self.gate is None else self.function(self.gate(x)) * inner
         return self.down(inner)
 
 
 class Step(NamedTuple):
-    """What all layers share in one step."""
+    """Tensors of a step, for all layers."""
 
     sentences: int
     turns: tuple[Tensor, Tensor] | None
-    """Of rotary positions, see `Rotary.turns`."""
+    """Cosines and sines of rotary positions, see `Rotary.turns`."""
     new: Sequence[Float[Tensor, "2 B H K D"]]
-    """Where each layer writes keys and values of these tokens."""
+    """Views of the cache of each layer for the keys and values of these tokens."""
     own: list[Cache]
     past: Float[Tensor, "n K S"]
     memory: list[Cache]
     pads: Float[Tensor, "n 1 S"]
-    """Biases of both attentions; n is B x H, or 1 where there is one sentence."""
+    """Biases of cross-attention, as `past` of self-attention; n is B x H, or 1 for a single sentence."""
 
 
 def has_fast_form(layer: MultiHead) -> bool:
-    """Whether a layer is dot-product attention with nothing around or in it."""
+    """Return whether a layer is plain dot-product attention without options."""
     mechanism = layer.mechanism
     return (
         type(mechanism) in (Dot, ScaledDot)
@@ -252,7 +251,7 @@ def has_fast_form(layer: MultiHead) -> bool:
 
 
 class FastDecoder:
-    """What a search reads instead of a model that has this form."""
+    """Replacement of a model in search; see the module's docstring."""
 
     def __init__(self, model: Transformer, decoder: Stack) -> None:
         self.model, self.embedding = model, model.embed_target
@@ -267,7 +266,7 @@ class FastDecoder:
 
     @classmethod
     def of(cls, model: Model) -> Self | None:
-        """The fast form; None where there is none, or where hooks would miss their calls."""
+        """Return the fast decoder of a model; None if the model is not supported or has hooks, which would not run."""
         if not isinstance(model, Transformer) or model.encoder is None:
             return None
         decoder = model.decoder
@@ -287,7 +286,7 @@ class FastDecoder:
         return cls(model, decoder)
 
     def start(self, source: Int[Tensor, "B S"], rows: int | None = None) -> FastState:
-        """As `Model.start`; the memory is padded to whole vectors."""
+        """Read the source as `Model.start`; the memory is padded to multiples of VECTOR."""
         states, valid = self.model.encode(source)
         spare = -source.shape[1] % VECTOR
         states, valid = F.pad(states, (0, 0, 0, spare)), F.pad(valid, (0, spare))
@@ -296,7 +295,7 @@ class FastDecoder:
         return FastState(memory, states.new_zeros(valid.shape).masked_fill_(~valid, -torch.inf))
 
     def advance(self, ids: Int[Tensor, "R 1"], state: FastState) -> tuple[Float[Tensor, "R 1 W"], FastState]:
-        """As `Model.advance`."""
+        """Read a further token of each hypothesis as `Model.advance`."""
         place = state.length
         x = self.embed(ids[:, 0], place)
         turns = None
@@ -308,7 +307,7 @@ class FastDecoder:
         return self.norm(x)[:, None], state
 
     def embed(self, ids: Int[Tensor, " R"], place: int) -> Float[Tensor, "R W"]:
-        """As `Embedding`; what positions add comes from a table."""
+        """Return the output of `Embedding`, with position embeddings from a table."""
         embedding = self.embedding
         x = F.embedding(ids, embedding.tokens.weight) * embedding.scale
         if self.positions is None:

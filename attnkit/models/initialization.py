@@ -1,4 +1,4 @@
-"""GPT-2's initialisation of a Transformer, in place of Glorot's."""
+"""GPT-2's initialization of a Transformer, an alternative to Glorot's."""
 
 import math
 
@@ -12,14 +12,13 @@ from attnkit.models.transformer import Stack
 
 
 def initialize_normal(model: Model, std: float) -> None:
-    """Draw the matrices and tables of a Transformer from a normal distribution.
+    """Initialize the matrices and embeddings of a Transformer from a normal distribution.
 
-    `std` is its standard deviation; for the last matrix of each sublayer std / sqrt(2 layers), so
-    that the sum over the sublayers does not grow with depth (Radford et al. 2019, section 2.3).
-    Token vectors are not multiplied by sqrt(width).  Biases stay 0.  Parameters that a mechanism
-    has of its own, short convolutions and relative positions stay as they were made.
+    The standard deviation is `std`, and std / sqrt(2 layers) for the last matrix of each sublayer, so that the sum
+    over sublayers does not grow with depth (Radford et al. 2019, section 2.3). Token embeddings are not multiplied by
+    sqrt(width). Biases stay 0. Parameters of mechanisms, short convolutions and relative positions do not change.
     """
-    if isinstance(model.output, nn.Linear):  # first, for a table may be tied to it
+    if isinstance(model.output, nn.Linear):  # first: it may be tied to an embedding, whose PAD row is 0
         nn.init.normal_(model.output.weight, std=std)
     for module in model.modules():
         if isinstance(module, Embedding):

@@ -1,11 +1,10 @@
-"""The naive-Bayes language model: every token before says alone what comes next; a pool decides.
+"""Naive-Bayes language model: predictions from single earlier tokens are pooled.
 
-log p(x_t | x_1 .. x_t-1) = (1 + beta) P[log p(x_t | x_j)] - beta log p(x_t) + constant, where P
-pools the n = t - 1 tokens before.  With P the mean and beta = n - 1 this is naive Bayes itself: the
-tokens before are independent given x_t.
+log p(x_t | x_1 .. x_t-1) = (1 + beta) P[log p(x_t | x_j)] - beta log p(x_t) + constant, where P pools over n earlier
+tokens. If P is the mean and beta = n - 1, this is naive Bayes: the earlier tokens are independent given x_t.
 
-Source: Su 2023, "Naive Bayes is all you need?" (kexue.fm).  Several contexts of a whole language
-model are pooled by the same rule in `attnkit.nbce.merge`.
+Source: Su 2023, "Naive Bayes is all you need?" (kexue.fm). `attnkit.nbce.merge` pools predictions of a language model
+from several contexts by the same rule.
 """
 
 from collections.abc import Iterable
@@ -22,27 +21,27 @@ from attnkit.recipe import schema
 
 
 class NaiveBayes(CountedModel):
-    """Tables of p(x) and p(x | a), and the pool of them that `model.naive_bayes` describes.
+    """Tables of p(x) and p(x | a), pooled as `model.naive_bayes` configures.
 
-    Both come from one joint count N(a, x), over all tokens a before each token x of a block, with
-    `smoothing` added to each row.  What all rows have in common goes through every pool, so rows
-    are kept as log p(x | a) - log p(x): then log p(x_t | ...) is (1 + beta) P + log p(x_t), and
-    sums over a long text stay small.  The residual is one more row of the last token before, so
-    with beta = -1 and a table of its own it is the bigram model.
+    Both tables are computed from one joint count N(a, x) over all tokens a before each token x of a block, with
+    `smoothing` added to each row. Rows are stored as log p(x | a) - log p(x), since each pool preserves a term that
+    all rows share: then log p(x_t | ...) is (1 + beta) P + log p(x_t), and sums over long texts stay small. The
+    residual adds a row for the last token once more; with beta = -1 and the residual `own` the model is a bigram
+    model.
     """
 
     unigram: Tensor
     """log p(x) [V]."""
     pairs: Tensor
-    """Estimate counts: log p(x | a) - log p(x) [V, V]; row a."""
+    """Estimate counts: log p(x | a) - log p(x) [V, V]; a is the row."""
     past: nn.Parameter
     """Estimate skip-gram: v(a) [V, W]."""
     future: nn.Parameter
     """Estimate skip-gram: w(x) [V, W]."""
     joint: Tensor | None
-    """Estimate skip-gram: the joint count while the vectors are fitted, as shares [V, V]."""
+    """Estimate skip-gram: joint probabilities p(a, x) [V, V] while the vectors are trained."""
     neighbours: Tensor
-    """Residual own: log p(x | a) - log p(x) with p(x | a) of neighbours [V, V]."""
+    """Residual own: log p(x | a) - log p(x) [V, V], where x is the token right after a."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
         super().__init__(sizes[1])
@@ -59,10 +58,10 @@ class NaiveBayes(CountedModel):
         if self.how.residual == "own":
             self.register_buffer("neighbours", torch.zeros(size, size))
         self.register_buffer("joint", None, persistent=False)
-        self._made: tuple[Tensor, Tensor, Tensor] | None = None  # made by `_tables`, if up to date
+        self._made: tuple[Tensor, Tensor, Tensor] | None = None  # cached result of `_tables`
 
     def count(self, batches: Iterable[Batch]) -> None:
-        """Set the tables; for skip-gram then lower `pair_loss`, and `settle`."""
+        """Set the tables from counts; with skip-gram, the caller then minimizes `pair_loss` and calls `settle`."""
         pairs = no_counts(self.size)
         near = no_counts(self.size if self.how.residual == "own" else 0)
         for batch in batches:
@@ -75,7 +74,7 @@ class NaiveBayes(CountedModel):
             self.neighbours.copy_((near / near.sum(1, keepdim=True)).log() - self.unigram)
 
     def set_joint(self, joint: Float[Tensor, "V V"]) -> None:
-        """Take p(x) and p(x | a) from counts of a (rows) and x (columns), all above 0."""
+        """Set p(x) and p(x | a) from counts of a (rows) and x (columns), all above 0."""
         unigram = (joint.sum(0) / joint.sum()).log()
         self.unigram.copy_(unigram)
         if self.how.estimate == "counts":
@@ -85,13 +84,13 @@ class NaiveBayes(CountedModel):
         self._made = None
 
     def pair_loss(self) -> Float[Tensor, ""]:
-        """The loss of the estimate skip-gram: mean nats over the pairs that were counted."""
+        """Return the skip-gram loss: mean negative log-probability, in nats, over the counted pairs."""
         assert self.joint is not None
         return -(self.joint * (self.past @ self.future.t()).log_softmax(-1)).sum()
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Take p(x) from the vectors, so that p(x) and p(x | a) are again of one joint count."""
+        """Set p(x) from the vectors, so that p(x) and p(x | a) belong to the same joint distribution."""
         assert self.joint is not None
         shares = (self.past @ self.future.t()).log_softmax(-1)
         unigram = (self.joint.sum(1).log()[:, None] + shares).logsumexp(0)
@@ -101,9 +100,9 @@ class NaiveBayes(CountedModel):
         self.joint, self._made = None, None
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The rows that are pooled and those of the residual [V, V], and the entropy of each [V].
+        """Return the rows to pool and the residual's rows [V, V], and the entropy of each row to pool [V].
 
-        They are made once: the sum over the vocabulary that normalises vectors costs V^2.
+        They are cached, since normalization over the vocabulary costs V^2.
         """
         if self._made is not None:
             return self._made
@@ -131,10 +130,9 @@ class NaiveBayes(CountedModel):
         return super().train(mode)
 
     def first_state(self, rows: int) -> State:
-        """Tokens so far [R], and what the pool keeps of them.
+        """Return the number of tokens [R], the sum of weights or minimum entropy [R], and the pool [R, V].
 
-        The sum of weights, or the least entropy [R]; and the weighted sum, the maximum or the row
-        of least entropy [R, V].
+        The pool is the weighted sum, the maximum or the row of minimum entropy.
         """
         zero, table = self.unigram.new_zeros(rows), self.unigram.new_zeros(rows, self.size)
         if self.how.pool == "entropy":
@@ -152,7 +150,7 @@ class NaiveBayes(CountedModel):
             count, weight, pooled = state
             if self.how.pool in ("mean", "weighted"):
                 pooled = pooled / weight.clamp_min(torch.finfo(weight.dtype).tiny)[:, None]
-            pooled = torch.where(count[:, None] > 0, pooled, 0.0)  # nothing pooled yet: p(x) alone
+            pooled = torch.where(count[:, None] > 0, pooled, 0.0)  # no earlier tokens: p(x) alone
             factor = count if self.how.beta == "exact" else 1 + self.how.beta
             factor = torch.as_tensor(factor, dtype=rows.dtype, device=rows.device)
             logits = factor.reshape(-1, 1) * pooled + self.unigram
@@ -162,7 +160,7 @@ class NaiveBayes(CountedModel):
         return hidden, state
 
     def _add(self, token: Int[Tensor, " R"], real: Bool[Tensor, " R"], state: State) -> Any:
-        """The state with one token more, in O(V) a row; a pad changes nothing."""
+        """Return the state after a further token, in O(V) a row; padding does not change it."""
         assert isinstance(state, tuple)
         count, weight, kept = state
         rows, _, entropies = self._tables()
@@ -180,16 +178,16 @@ class NaiveBayes(CountedModel):
             if pool == "weighted" and self.how.weights == "entropy":
                 fresh = fresh * torch.exp(-entropy)
             elif pool == "weighted":
-                fade = torch.where(real, self.how.decay, 1.0).to(kept.dtype)  # pads fade nothing
+                fade = torch.where(real, self.how.decay, 1.0).to(kept.dtype)  # no decay by padding
                 weight, kept = weight * fade, kept * fade[:, None]
             weight, kept = weight + fresh, torch.addcmul(kept, fresh[:, None], row)
         return count + real.to(count.dtype), weight, kept
 
 
 def smoothed(counts: Float[Tensor, "V V"], smoothing: float) -> Float[Tensor, "V V"]:
-    """Counts with `smoothing` more in each row, spread like all that was counted (plus one each).
+    """Return counts with `smoothing` added to each row, in proportion to the column sums plus 1.
 
-    The result is one joint count again: p(x) and p(x | a) are taken from it together.
+    The result is a joint count again, from which both p(x) and p(x | a) are computed.
     """
     total = counts.sum(0) + 1
     return counts + smoothing * total / total.sum()

@@ -1,8 +1,8 @@
-"""Naive Bayes with trained vectors, whose weights are attention: what attention alone amounts to.
+"""Naive Bayes with trained vectors and attention weights: a model of attention layers alone.
 
 With p(x | a) ~ exp(v(a) w(x)) and weights that do not depend on x_t, sum_j a_tj log p(x_t | x_j) = (sum_j a_tj v(x_j))
 w(x_t) + constant. With the weights a = softmax_j q(x_t-1) k(x_j) this is one layer of attention, without positions,
-residual path, feed-forward sublayer or norm. Here q, k and v are the projections of one table of vectors.
+residual connection, feed-forward sublayer or norm. Here q, k and v are projections of one embedding.
 
 Source: Su 2023, "Naive Bayes is all you need?" (kexue.fm).
 """
@@ -21,10 +21,10 @@ from attnkit.recipe import schema
 
 
 class LatentLayers(nn.Module):
-    """Layers of attention, each over the latent tokens that the one before it predicts.
+    """Attention layers, each over the latent tokens that the previous layer predicts.
 
-    A shared residual adds v(x_t-1) to what a layer answers: log p(x_t | x_t-1) with the same
-    vectors.  One of its own is the second half of x [R, T, 2W]; it bypasses the layers.
+    The residual `shared` adds v(x_t-1) to the output of a layer: log p(x_t | x_t-1) with the same vectors. The
+    residual `own` is the second half of x [R, T, 2W], which bypasses the layers.
     """
 
     def __init__(self, model: schema.ModelConfig, length: int) -> None:
@@ -46,7 +46,7 @@ class LatentLayers(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "R T I"], mask: Mask, states: State = None) -> tuple[Tensor, State, State]:
-        """The hidden states, and the states of the layers; the interface of a decoder's blocks."""
+        """Return the hidden states, the states of the layers and None, as `Stack` does."""
         z, own = x[..., : self.width], x[..., self.width :]
         before: tuple[State, ...] = tuple(states) if states else (None,) * len(self.layers)
         after, prior, first = [], None, None
@@ -66,10 +66,10 @@ class LatentLayers(nn.Module):
 
 
 class NaiveBayesAttention(Transformer):
-    """A decoder of attention alone; it reads as a Transformer's decoder does."""
+    """A decoder-only Transformer whose layers are attention alone."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
-        nn.Module.__init__(self)  # not Transformer's, which builds blocks
+        nn.Module.__init__(self)  # not that of Transformer, which builds blocks
         self.shape, self.length = "decoder", max_length
         width = model.width * (2 if model.naive_bayes.residual == "own" else 1)
         table = nn.Embedding(sizes[1], width)

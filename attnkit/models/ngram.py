@@ -1,8 +1,8 @@
-"""n-gram language models of one, two or three tokens: interpolated Kneser-Ney.
+"""Unigram, bigram and trigram language models with interpolated Kneser-Ney smoothing.
 
-Source: Chen and Goodman 1999, "An empirical study of smoothing techniques for language modeling",
-section 3 (equations 4.35 to 4.37 of the technical report TR-10-98), with one discount for each
-order, n1 / (n1 + 2 n2) for n1 n-grams that came once and n2 that came twice.
+Source: Chen and Goodman 1999, "An empirical study of smoothing techniques for language modeling", section 3 (equations
+4.35 to 4.37 of the technical report TR-10-98), with one discount for each order, n1 / (n1 + 2 n2) for n1 n-grams that
+occur once and n2 that occur twice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,28 +18,28 @@ from attnkit.models.counted import CountedModel, add_neighbours, no_counts
 from attnkit.recipe import schema
 
 WITHOUT_COUNTS = 0.5
-"""The discount where no n-gram came once, as in small closed vocabularies."""
+"""Discount if no n-gram occurs once, as in small closed vocabularies."""
 TABLES = ("contexts", "backoffs", "starts", "tokens", "shares")
-"""Tables of trigrams, whose sizes depend on the text."""
+"""Names of the trigram tables, whose sizes depend on the text."""
 
 
 class NGram(CountedModel):
-    """p(c | ab) = max(N(abc) - D, 0) / N(ab) + backoff(ab) p(c | b), and so on downwards.
+    """p(c | ab) = max(N(abc) - D, 0) / N(ab) + backoff(ab) p(c | b), and recursively for lower orders.
 
-    Below the highest order, N counts in how many contexts an n-gram came (except at the begin of a
-    block, which has one context only).  Before the begin token there is PAD.
+    Below the highest order, N is the number of contexts in which an n-gram occurs, except after the begin token, which
+    has a single context: PAD.
     """
 
     lower: Tensor
-    """log p(c) [1, V], or log p(c | b) [V, V]; of order 3 that with counts of contexts."""
+    """log p(c) [1, V] of order 1, else log p(c | b) [V, V]; of order 3 from numbers of contexts."""
     contexts: Tensor
-    """Order 3: the pairs a V + b that came, ascending [C]."""
+    """Order 3: the observed pairs a V + b, ascending [C]."""
     backoffs: Tensor
-    """The mass of p(c | b) in p(c | ab) [C]."""
+    """backoff(ab) of each pair [C]."""
     starts: Tensor
-    """Where each pair's tokens begin in `tokens`, and the end [C + 1]."""
+    """Offset in `tokens` of the first token after each pair, and the end [C + 1]."""
     tokens: Tensor
-    """Tokens after the pairs [N]."""
+    """Tokens observed after each pair [N]."""
     shares: Tensor
     """max(N(abc) - D, 0) / N(ab) of these tokens [N]."""
 
@@ -73,7 +73,7 @@ class NGram(CountedModel):
         keys, counts = torch.unique(torch.cat(triples), return_counts=True)
         last_two = keys % self.size**2
         continued = torch.bincount(last_two, minlength=self.size**2).view(self.size, self.size)
-        continued[BOS] = pairs[BOS].long()  # before BOS comes PAD alone
+        continued[BOS] = pairs[BOS].long()  # the only context of BOS is PAD
         self.lower.copy_(interpolated(continued.double(), below).log())
         self._set_trigrams(keys, counts.double())
 
@@ -108,26 +108,26 @@ class NGram(CountedModel):
         return self._trigram(pairs, logs.flatten(0, 1)).view_as(logs), last
 
     def _trigram(self, pairs: Int[Tensor, " N"], lower: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-        """log p(c | ab) from log p(c | b); the same where the pair never came."""
+        """Return log p(c | ab), given log p(c | b), to which it is equal for pairs that were not observed."""
         place = torch.searchsorted(self.contexts, pairs).clamp_max(len(self.contexts) - 1)
         known = self.contexts[place] == pairs  # [N]
-        counts = torch.where(known, self.starts[place + 1] - self.starts[place], 0)  # [N]: tokens
+        counts = torch.where(known, self.starts[place + 1] - self.starts[place], 0)  # tokens after each pair [N]
         rows = torch.repeat_interleave(torch.arange(len(pairs), device=pairs.device), counts)
         inside = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-        entries = self.starts[place][rows] + inside  # places in `tokens` and `shares`
+        entries = self.starts[place][rows] + inside  # indices into `tokens` and `shares`
         shares = lower.exp() * torch.where(known, self.backoffs[place], 1.0)[:, None]
         shares.index_put_((rows, self.tokens[entries]), self.shares[entries], accumulate=True)
         return shares.log()
 
 
 def discount(counts: Tensor) -> float:
-    """What is subtracted from each count above 0."""
+    """Return the discount, which is subtracted from each count above 0."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     return once / (once + 2 * twice) if once else WITHOUT_COUNTS
 
 
 def interpolated(counts: Float[Tensor, "*rows V"], below: Float[Tensor, " V"]) -> Float[Tensor, "*rows V"]:
-    """Discounted shares of the counts of each row, the rest spread as `below`."""
+    """Return the discounted relative frequencies of each row, plus the remaining mass distributed as `below`."""
     off = discount(counts)
     totals, kinds = counts.sum(-1, keepdim=True), (counts > 0).sum(-1, keepdim=True)
     rest = torch.where(totals > 0, off * kinds / totals.clamp_min(1), 1.0)
@@ -139,7 +139,7 @@ def _uniform(size: int) -> Float[Tensor, " V"]:
 
 
 def _trigrams(batch: Batch, size: int) -> Int[Tensor, " N"]:
-    """a V^2 + b V + c of every three tokens in a row."""
+    """Return a V^2 + b V + c for each three consecutive tokens a, b, c."""
     ids, following = batch.input, batch.output
     before = torch.cat((ids.new_full((len(ids), 1), PAD), ids[:, :-1]), 1)
     return ((before * size + ids) * size + following)[following != PAD]

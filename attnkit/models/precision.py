@@ -1,4 +1,4 @@
-"""Matrix products in 16 bits, for decoding with a trained model."""
+"""16-bit matrix products for inference."""
 
 import torch
 
@@ -10,13 +10,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def lower_precision(model: Model, precision: str) -> None:
-    """Let the linear layers of a model that is not trained any more compute in a precision.
+    """Convert the linear layers of a model to a lower precision, for inference only.
 
-    Softmax, norms, residual paths and log-probabilities stay in float32.
+    Softmax, norms, residual connections and log-probabilities stay in float32.
 
     Raises:
-        UnavailableError: the model's device has no fast products of this precision.
-        UsageError: the model has no linear layers.
+        UnavailableError: The model's device has no fast products of this precision.
+        UsageError: The model has no linear layers.
     """
     if precision == "fp32":
         return

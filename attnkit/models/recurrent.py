@@ -1,4 +1,4 @@
-"""Encoder-decoders of recurrent layers with attention, as they were before the Transformer."""
+"""Recurrent encoder-decoder with attention, as before the Transformer."""
 
 from collections.abc import Iterable
 
@@ -16,19 +16,20 @@ from attnkit.recipe import schema
 
 
 class RecurrentModel(EncoderDecoder):
-    """A bidirectional encoder, and a decoder that attends to it behind its last layer.
+    """A bidirectional encoder, and a decoder with attention after its last layer.
 
     Encoder: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", section
-    3.2; each direction has half the width. Every layer of the decoder starts at tanh(W_s h), where h is what the last
-    encoder layer made of the first token, the source read backwards (appendix A.2.2). The state s_t of the decoder
-    then attends to the encoder, and tanh(W_c [c_t; s_t]) with the context c_t goes to the output (Luong et al. 2015,
-    "Effective Approaches to Attention-based Neural Machine Translation", equation 5). Without input feeding no state
-    depends on a context, so the decoder reads whole targets in one call. With it (section 3.3) the first layer of the
-    decoder also reads that tanh of the token before, zeros at the start, so targets are read token by token.
+    3.2; each direction has half the width. Each layer of the decoder starts from tanh(W_s h), where h is the output of
+    the last encoder layer's backward direction at the first token (appendix A.2.2). The state s_t of the decoder
+    attends to the encoder, and tanh(W_c [c_t; s_t]) with the context c_t is projected to the vocabulary (Luong et al.
+    2015, "Effective Approaches to Attention-based Neural Machine Translation", equation 5). Without input feeding, no
+    state depends on a context, so the decoder reads whole targets in one call. With input feeding (section 3.3), the
+    first layer of the decoder also reads this tanh of the previous token (zeros at the start), so targets are read
+    token by token.
 
-    `dot` and `additive` attention read projected states here, as every mechanism does: q = W_q s_t
-    and k = W_k h_j.  That makes `dot` Luong's form `general`.  It suits the bounded states of LSTM
-    and GRU; with those of an SRU unscaled products are too large to train well.
+    `dot` and `additive` attention read projected states, as all mechanisms do: q = W_q s_t and k = W_k h_j. So `dot`
+    is Luong's form `general`. It suits the bounded states of LSTM and GRU; with the states of an SRU, unscaled
+    products are too large to train well.
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
@@ -61,7 +62,7 @@ class RecurrentModel(EncoderDecoder):
         return x
 
     def first_state(self, memory: Float[Tensor, "B S W"]) -> tuple[CellState, ...]:
-        backwards = memory[:, 0, memory.shape[-1] // 2 :]  # that direction reads token 0 last
+        backwards = memory[:, 0, memory.shape[-1] // 2 :]  # the backward direction reads token 0 last
         parts = torch.tanh(self.bridge(backwards)).chunk(len(self.decoder) * self.parts, -1)
         cells = tuple(parts[at : at + self.parts] for at in range(0, len(parts), self.parts))
         return (*cells, (torch.zeros_like(parts[0]),)) if self.feeding else cells
@@ -79,16 +80,16 @@ class RecurrentModel(EncoderDecoder):
             x, cells = self._recur(x, state)
             out = self.attention(x, mask, memory=memory, state=memory_states)
             return self._output(out.y, x), cells, out.state
-        # each token reads the output of the one before
+        # input feeding: each token reads the output of the previous token
         cells, (fed,) = state[:-1], state[-1]
         one, given = Mask.cross(mask.valid, 1), memory
         read, outputs = list[Tensor](), list[Tensor]()
         mechanism = self.attention.mechanism
-        recorded, mechanism.recorded = mechanism.recorded, False  # recorded in the end
+        recorded, mechanism.recorded = mechanism.recorded, False  # maps are recorded for whole rows, below
         for token in torch.split(x, 1, 1):
             query, cells = self._recur(torch.cat((token, fed[:, None]), -1), cells)
             out = self.attention(query, one, memory=given, state=memory_states)
-            given, memory_states = None, out.state  # which has the keys and values from now on
+            given, memory_states = None, out.state  # the state holds keys and values from now on
             outputs.append(self._output(out.y, query))
             read.append(query)
             fed = outputs[-1][:, 0]
@@ -100,7 +101,7 @@ class RecurrentModel(EncoderDecoder):
     def _recur(
         self, x: Float[Tensor, "R t I"], state: Iterable[CellState]
     ) -> tuple[Float[Tensor, "R t W"], tuple[CellState, ...]]:
-        """The last layer's states, and where each layer ends."""
+        """Return the states of the last layer for all tokens, and the last state of each layer."""
         ends = []
         for number, (layer, before) in enumerate(zip(self.decoder, state, strict=True)):
             x, after = layer(self.dropout(x) if number else x, before)

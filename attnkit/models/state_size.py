@@ -1,4 +1,4 @@
-"""How much the self-attention of a decoder keeps of the text that it has read."""
+"""Size of the self-attention state of a decoder."""
 
 import torch
 from torch import Tensor
@@ -10,22 +10,22 @@ from attnkit.recipe import schema
 
 
 def state_bytes(recipe: schema.Recipe, length: int) -> int | None:
-    """Bytes in float32 of the states of all layers for one row of `length` tokens.
+    """Return the size of the states of all layers for a row of `length` tokens, in bytes of float32.
 
-    They are what decoding carries from token to token: caches, which grow with the text, or sums of
-    constant size.  Of a sliding window only the keys count that later queries see, although its
-    cache keeps all.  None of a model of another shape.
+    States are what decoding carries from token to token: caches, which grow with the text, or sums of constant size.
+    Of a sliding window only the keys visible to later queries count, although its cache keeps all of them. Return None
+    for other models than decoder-only Transformers.
     """
     model = recipe.model
     if model.type != "transformer" or model.shape != "decoder":
         return None
-    with torch.random.fork_rng(devices=[]), torch.no_grad():  # the global RNG stays as it is
-        room = max(length, 2 * (recipe.data.max_length + 1))  # as the model has
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # keeps the global RNG
+        room = max(length, 2 * (recipe.data.max_length + 1))  # positions of the model
         stack = Stack(model, "decoder", room, None, cross=False).eval()
         mask = Mask.packed(length, torch.device("cpu"), causal=True)
         _, states, _ = stack(torch.zeros(1, length, model.width), mask)
     total = 0
-    # not the parts of a mixture, which are in its state
+    # without the components of a mixture, whose states are in its own
     layers = (part.mechanism for part in stack.modules() if isinstance(part, MultiHead))
     for mechanism, state in zip(layers, states, strict=True):
         total += _bytes(state) * mechanism.keys_seen_later(length) // length
@@ -33,7 +33,7 @@ def state_bytes(recipe: schema.Recipe, length: int) -> int | None:
 
 
 def _bytes(state: State) -> int:
-    """Bytes of the numbers of a state, its masks aside."""
+    """Return the size of a state in bytes, without masks."""
     if isinstance(state, Tensor):
         return state.numel() * state.element_size() if state.is_floating_point() else 0
     return sum(map(_bytes, state or ()))

@@ -1,4 +1,4 @@
-"""The Transformer (Vaswani et al. 2017) as encoder-decoder or decoder."""
+"""The Transformer (Vaswani et al. 2017), encoder-decoder or decoder-only."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ from attnkit.recipe import schema
 
 
 class Stack(nn.Module):
-    """The blocks of an encoder or decoder, and a final norm where blocks normalise first."""
+    """The blocks of an encoder or decoder, and a final norm if blocks are pre-norm."""
 
     def __init__(self, model: schema.ModelConfig, role: str, length: int, rotary: Rotary | None, cross: bool) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Stack(nn.Module):
         memory_mask: Mask | None = None,
         memory_states: State = None,
     ) -> tuple[Float[Tensor, "R T W"], State, State]:
-        """All blocks in turn; the states are tuples with an entry for each block."""
+        """Return the output and the states of self-attention and cross-attention, tuples with one entry a block."""
         none = (None,) * len(self.blocks)
         bias = None if self.bias is None else self.bias(mask, x.dtype)
         carried = Carried()
@@ -79,7 +79,7 @@ class Stack(nn.Module):
 
 
 class Transformer(Model):
-    """Encoder-decoder or decoder, by `shape`."""
+    """An encoder-decoder or decoder-only Transformer, by `shape`."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Transformer(Model):
             return Decode(((), valid.new_ones((source.shape[0], 0))), (valid, memory, ()))
         if source is None:
             empty = self.output.weight.new_ones((rows or 1, 0), dtype=torch.bool)  # [R, 0]
-            return Decode(((), empty), None)  # no source, so no pads between the tokens
+            return Decode(((), empty), None)  # without a source there is no padding between tokens
         _, state = self._advance_decoder(source, source != PAD, Decode(((), None), ()))
         return state
 
@@ -114,7 +114,7 @@ class Transformer(Model):
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
         if self.encoder is None:
             fresh = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-            pads = real is not None or state.fixed is not None  # perhaps, between the tokens
+            pads = real is not None or state.fixed is not None  # there may be padding between tokens
             return self._advance_decoder(ids, fresh, Decode(state.moving, () if pads else None))
         if real is not None:
             raise ValueError("targets of a model with a source are not padded")
@@ -125,7 +125,7 @@ class Transformer(Model):
         x, states, memory_states = self.decoder(
             self.embed_target(ids, mask.q_pos), mask, states, memory, Mask.cross(valid, ids.shape[1]), memory_states
         )
-        seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)  # its width counts the tokens
+        seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)  # its width is the number of tokens
         return x, Decode((states, seen), (valid, None, memory_states))
 
     def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
@@ -140,7 +140,7 @@ class Transformer(Model):
         return x
 
     def encode(self, source: Int[Tensor, "B S"]) -> tuple[Float[Tensor, "B S W"], Tensor]:
-        """Encoder states, and which of them are not pads [B, S]."""
+        """Return the encoder states, and a mask [B, S] that is False on padding."""
         if self.encoder is None or self.embed_source is None:
             raise ValueError(f"a model of shape {self.shape} has no encoder")
         valid = source != PAD
@@ -149,10 +149,10 @@ class Transformer(Model):
         return memory, valid
 
     def _advance_decoder(self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode) -> tuple[Tensor, Decode]:
-        """Read tokens without an encoder; `fresh` is False on pads.
+        """Read tokens by a decoder-only model; `fresh` is False on padding.
 
-        Where state.fixed is None, rows have pads at their ends at most, which no real token
-        attends to; mechanisms then need not look for pads.
+        If `state.fixed` is None, padding is at the end of rows only, where no other token attends to it, so mechanisms
+        need not mask it.
         """
         states, seen = state.moving
         if isinstance(seen, CachePositions):
