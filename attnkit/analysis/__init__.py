@@ -1,6 +1,6 @@
-"""What a trained model attends to: maps captured, saved, measured, aligned; heads ablated.
+"""What a trained model attends to: attention maps captured, saved, measured and aligned; head ablation.
 
-Start with `capture.capture` (a run and a sentence become maps), `maps.AttentionMaps` (the maps of
-one sentence, layer by layer) and `map_stream.stream_maps` (those of a corpus, a batch at a time).
-Imports `search`, `huggingface`, `runs` and what is below them.
+Start with `capture.capture` (the maps of a run and a sentence), `maps.AttentionMaps` (the maps of one sentence by
+layer) and `map_stream.stream_maps` (the maps of a corpus, one batch at a time). Imports `search`, `huggingface`,
+`runs` and what is below them.
 """

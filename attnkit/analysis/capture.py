@@ -1,7 +1,7 @@
-"""Maps of texts that a trained run reads: decoded where no target is given, then teacher-forced.
+"""Attention maps of texts read by a trained run: output decoded unless given, then one teacher-forced pass.
 
-The teacher-forced pass is the same whatever the output comes from, so maps of a beam's output equal
-those of the same tokens given as the target, and decoding is neither slowed nor changed.
+The teacher-forced pass does not depend on the origin of the output: maps of a beam's output equal those of the same
+tokens as a given target, and decoding is neither slowed down nor changed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,28 +27,28 @@ from attnkit.runs import Run
 from attnkit.search.decoding import pad
 
 BATCH_WEIGHTS = 2**24
-"""Attention weights of a batch of texts: 64 MB."""
+"""Maximum number of attention weights in a batch of texts: 64 MB."""
 BATCH_TOKENS = 4096
-"""Rows x longest side of a batch, at most."""
+"""Maximum of rows x longest side in a batch."""
 REFERENCE = "scaled-dot"
-"""The mechanism of reference layers."""
+"""Mechanism name in reference layers."""
 
 Array = NDArray[np.float32]
 
 
 class RecordedLayer(NamedTuple):
-    """One layer of a batch that was read."""
+    """Maps of one layer for a batch."""
 
     layer: MapLayer
     maps: Float[Array, "B H T S"]
     distances: Float[Array, "B H T"] | None = None
-    """From exact softmax, where the map is effective."""
+    """Half L1 distance from exact softmax, if the map is effective."""
     exact: "RecordedLayer | None" = None
-    """If requested: exact softmax on the same queries and keys, where the layer has both."""
+    """Reference, if requested: exact softmax on the same queries and keys, where the layer has both."""
 
 
 class PaddedAxis(NamedTuple):
-    """One axis of a text's maps, and its columns in the padded maps of the batch."""
+    """One axis of a text's maps, with its columns in the padded maps of the batch."""
 
     tokens: tuple[Token, ...]
     columns: NDArray[np.int64]
@@ -59,7 +59,7 @@ Axes = tuple[PaddedAxis, PaddedAxis]
 
 
 class MapReader:
-    """A run that is ready to read texts: its model, tokenizer, and the maps to record."""
+    """Model and tokenizer of a run, with the selection of maps to record."""
 
     def __init__(
         self,
@@ -72,19 +72,15 @@ class MapReader:
         step: Step = "output",
         device: str = "auto",
     ) -> None:
-        """Load the model.
+        """Load the model of a finished run; kinds None, or empty layers or heads, select all of them.
 
         Args:
-            run: a finished one.
-            kinds: which maps to record; all that the model has when None.
-            layers, heads: numbers from 0; all when empty.
-            reference: also make `Capture.reference`.
-            step: which tokens name the rows of cross attention.
-            device: auto takes a GPU where there is one.
+            reference: whether to compute `Capture.reference`.
+            step: which tokens label the rows of cross attention.
 
         Raises:
-            UsageError: the model has no such kind, layer or head.
-            MissingInputError, DataError, UnavailableError: as `Run.model` and `pick_device`.
+            UsageError: If the model has no such kind, layer or head.
+            MissingInputError, DataError, UnavailableError: As `Run.model` and `pick_device`.
         """
         self.run, self.recipe, self.reference, self.step = run, run.recipe, reference, step
         self.model, self.tokenizer = run.model(pick_device(device)), run.tokenizer()
@@ -92,21 +88,21 @@ class MapReader:
         self.chosen = {"kinds": kinds, "layers": layers, "heads": heads}
         found = choose_layers(self.model, kinds, layers, heads)
         self.heads = {kind: columns for kind, (_, columns) in found.items()}
-        self.maps_of = {  # how many maps each kind has
+        self.maps_of = {  # number of maps of each kind
             kind: len(parts) * len(columns) * (1 + reference) for kind, (parts, columns) in found.items()
         }
 
     def read(self, text: str, target: str | None = None, search: SearchConfig | None = None) -> Capture:
-        """The maps of one text with its target, or where that is None with what the model writes.
+        """Return the maps of a text with its target, or with the model's output if the target is None.
 
         Raises:
-            UsageError: the text is empty, or a target is given to a model without decoder.
-            DataError: the text is longer than the model reads, or its maps exceed TEXT_WEIGHTS.
-            NotFiniteError: the model answers NaN or infinity.
+            UsageError: If the text is empty, or a target is given to a model without decoder.
+            DataError: If the text exceeds the length limit of the model, or its maps exceed `TEXT_WEIGHTS`.
+            NotFiniteError: If the model produces NaN or infinity.
         """
         search = search or self.recipe.search
         source = self.inputs.encode(text, "the text")
-        self._check_memory(source, "the text")  # before a search that may take long
+        self._check_memory(source, "the text")  # before a possibly long search
         if self.inputs.shape == "encoder":
             if target is not None:
                 raise UsageError(f"{self.run.path}: an encoder has no output, so give no target")
@@ -120,10 +116,7 @@ class MapReader:
         return next(self._captures([(text, read)], how))
 
     def read_pairs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Capture]:
-        """The maps of sources with their targets, in order; a batch of them is in memory.
-
-        Raises as `read`.
-        """
+        """Yield the maps of (source, target) pairs in order, one batch in memory at a time. Raises as `read`."""
         batch: list[tuple[str, ModelInput]] = []
         longest = 0
         for number, (source, target) in enumerate(pairs, 1):
@@ -141,9 +134,9 @@ class MapReader:
             yield from self._captures(batch, "given")
 
     def _check_memory(self, read: ModelInput, name: str) -> None:
-        """Refuse a text whose maps would fill the memory; a layer is made with all its heads."""
+        """Raise DataError if the maps of a text would take too much memory; a layer computes all its heads."""
         source, ids = len(read.source), len(read.ids)
-        # a decoder alone reads source and output in one row
+        # a decoder-only model reads source and output in one row
         row = ids + source if self.inputs.shape == "decoder" else ids
         sizes: dict[Kind, int] = {"encoder": source**2, "decoder": row**2, "cross": source * ids}
         layer = self.recipe.model.heads * max(sizes[kind] for kind in self.maps_of)
@@ -152,7 +145,7 @@ class MapReader:
 
     @torch.inference_mode()
     def _pass(self, batch: Sequence[ModelInput]) -> dict[Kind, list[RecordedLayer]]:
-        """Read a batch once, as in evaluation."""
+        """Record the maps of a batch in one pass in evaluation mode."""
         found: dict[Kind, list[RecordedLayer]] = {kind: [] for kind in self.heads}
 
         def keep(maps: LayerMaps) -> None:
@@ -176,7 +169,7 @@ class MapReader:
         return found
 
     def _captures(self, batch: Sequence[tuple[str, ModelInput]], how: str) -> Iterator[Capture]:
-        """What is captured of the texts of a batch."""
+        """Yield the captures of the texts in a batch."""
         found = self._pass([read for _, read in batch])
         longest = max(len(read.source) for _, read in batch)
         model = f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}"
@@ -206,7 +199,7 @@ class MapReader:
             yield captured
 
     def _maps(self, recorded: Sequence[RecordedLayer], kind: Kind, row: int, axes: Axes) -> AttentionMaps:
-        """The maps of one text of a batch, without its pads; distances averaged over queries."""
+        """Return the maps of one text in a batch without padding; distances are averaged over queries."""
         queries, keys = axes
         weights = np.stack([one.maps[row] for one in recorded])
         if weights.shape[2:] != (len(queries.tokens), len(keys.tokens)):
@@ -229,21 +222,21 @@ class MapReader:
         )
 
     def _axes(self, read: ModelInput, longest: int) -> dict[Kind, Axes]:
-        """Queries and keys of each kind; the longest source of the batch has `longest` tokens."""
-        # letters and digits that are kept whole are text; only marks stand between texts
+        """Return queries and keys of each kind; `longest` is the maximum number of source tokens in the batch."""
+        # special pieces of letters and digits are text; only marks separate texts
         special = [piece for piece in self.recipe.tokenizer.special if not piece.isalnum()]
         source = (self.tokenizer.source, read.source)
         target = (self.tokenizer.target, read.ids)
         sources, targets = (
             PaddedAxis(tokens_of([part], special), np.arange(len(part[1]))) for part in (source, target)
         )
-        # a tagger reads its source alone, also where it hides later tokens of it
+        # a tagger reads only its source, even with causal attention
         rows = sources if self.inputs.shape == "encoder" else targets
         if self.inputs.shape == "decoder" and read.source:
-            # one row of both, with the pads of shorter sources between them
+            # one row of both, with the padding of shorter sources between them
             rows = PaddedAxis(tokens_of([source, target], special), np.r_[sources.columns, longest + targets.columns])
         if self.step == "output":
-            # an output that was cut ends before the prediction of its last step
+            # a cut output has no prediction of the last step
             predicted = [*read.output, *([EOS] if read.complete else [])][: len(read.ids)]
             part = (self.tokenizer.target, predicted)
             targets = PaddedAxis(tokens_of([part], special), np.arange(len(predicted)))
@@ -251,15 +244,14 @@ class MapReader:
 
 
 def _array(x: Tensor) -> Array:
-    """A tensor as float32 in main memory."""
     return cast(Array, x.float().cpu().numpy())
 
 
 def capture(
     run: Run, text: str, *, target: str | None = None, search: SearchConfig | None = None, **chosen: Any
 ) -> Capture:
-    """The maps of one text: of an encoder-decoder the source, of a language model the prompt.
+    """Return the maps of one text: the source of an encoder-decoder, or the prompt of a language model.
 
-    `chosen` are arguments of `MapReader`; for the others, and for errors, see `MapReader.read`.
+    `chosen` are arguments of `MapReader`; the other arguments and the errors are those of `MapReader.read`.
     """
     return MapReader(run, **chosen).read(text, target, search)

@@ -1,7 +1,7 @@
-"""Head ablation: what the model loses without each attention head.
+"""Head ablation: the change of a model's scores without each attention head.
 
-Source: Michel, Levy and Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3: the
-head's output is set to zero at every position, the rest of the model stays as it was trained.
+Source: Michel, Levy and Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3: the output of the head is
+set to zero at every position, the rest of the model stays as trained.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -26,15 +26,15 @@ from attnkit.scoring import Score, check_available, check_known, compare, correc
 from attnkit.scoring.evaluation import model_scores
 
 RESAMPLES = 1000
-"""Of the paired bootstrap."""
+"""Number of resamples of the paired bootstrap."""
 ChangeKey = TypeVar("ChangeKey", bound=Hashable)
-"""What a changed model is known by."""
+"""Key of a changed model."""
 Progress = Callable[[int, int], object]
-"""Called with how many changes are scored, and of how many."""
+"""Called with the number of changes scored so far, and of all changes."""
 
 
 class HeadPlace(NamedTuple):
-    """One head of the model."""
+    """Position of a head in the model."""
 
     kind: Kind
     layer: int
@@ -42,21 +42,21 @@ class HeadPlace(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What the model loses on one metric without a head."""
+    """Effect of ablating a head on one metric."""
 
     score: float
-    """Without it."""
+    """Score without the head."""
     loss: float
-    """How much worse that is; below 0 the model is better without the head."""
+    """How much worse the score is; negative if the model is better without the head."""
     p: float | None
-    """Paired bootstrap over the sentences, as in `attnkit eval`; None where a metric has none."""
+    """p-value of the paired bootstrap over sentences, as in `attnkit eval`; None if the metric has none."""
     p_corrected: float | None
-    """After Holm's correction over all ablated heads."""
+    """p-value after Holm's correction over all ablated heads."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """The scores of the whole model, and the effect of each head by metric."""
+    """Scores of the whole model, and effects of each head by metric."""
 
     whole: dict[str, Score]
     effects: dict[HeadPlace, dict[str, Effect]]
@@ -66,10 +66,7 @@ class Importance:
 
 @contextmanager
 def ablated(model: nn.Module, place: HeadPlace) -> Iterator[None]:
-    """The model without one head, in a whole pass as in cached steps of any search.
-
-    Raises UsageError: there is no such head.
-    """
+    """Ablate a head inside the context, also in cached steps of a search. Raises UsageError if it does not exist."""
     chosen = choose_layers(model, [place.kind], [place.layer], [place.head])
     (layer,) = chosen[place.kind][0].values()
 
@@ -96,9 +93,9 @@ def probe_heads(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Importance:
-    """Ablate each of these heads (all when None or empty) in turn and score the rest of the model.
+    """Ablate each of the heads (None or empty: all) in turn, and score the model without it.
 
-    The rest is as in `score_changed`.  Raises UsageError: there is no such kind, layer or head.
+    Other arguments and errors are those of `score_changed`. Raises UsageError if a kind, layer or head does not exist.
     """
 
     def changes(model: Model) -> dict[HeadPlace, AbstractContextManager[None]]:
@@ -124,14 +121,15 @@ def score_changed(
     device: str,
     progress: Progress | None,
 ) -> tuple[dict[str, Score], dict[ChangeKey, dict[str, Score]]]:
-    """The scores of a finished run's model as it is, and inside each context that changes it.
+    """Score the model of a finished run unchanged, and inside each context that changes it.
 
-    The run itself stays. Metrics of output text decode the rows anew in each context, by the run's own search.
+    The run itself does not change. For metrics of output text, rows are decoded again in each context, with the run's
+    search.
 
     Raises:
-        UsageError: unknown metric; text metrics of a language model.
-        UnavailableError: what a metric needs is not there.
-        MissingInputError: the run is not finished, or there are no rows.
+        UsageError: If a metric is unknown, or a metric of text is requested for a language model.
+        UnavailableError: If a requirement of a metric is not installed.
+        MissingInputError: If the run is not finished, or there are no rows.
     """
     names = expand(metrics)
     check_known(names, run.recipe.task, metrics_of(run.recipe.task))
@@ -155,7 +153,6 @@ def score_changed(
 def _effects(
     name: str, every: Mapping[str, Score], without: Mapping[HeadPlace, Mapping[str, Score]]
 ) -> dict[HeadPlace, Effect]:
-    """The effect of each head on one metric."""
     whole, scores = every[name], {place: some[name] for place, some in without.items()}
     sign = 1 if metric_facts(name).better == "lower" else -1
     tests: list[tuple[float | None, float | None]] = [(None, None)] * len(scores)

@@ -1,6 +1,6 @@
-"""Maps of a text that a Hugging Face model reads, in the same form as those of our own runs.
+"""Attention maps of a text read by a Hugging Face model, in the same form as those of runs.
 
-The model writes as it was opened; then one pass with plain ("eager") attention gives the weights.
+The model generates with the attention it was opened with; then one pass with eager attention returns the weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,32 +25,32 @@ FIELDS: dict[str, dict[Kind, str]] = {
     "decoder": {"decoder": "attentions"},
     "encoder": {"encoder": "attentions"},
 }
-"""Fields of the model's output that hold the weights of each kind, by its shape."""
+"""Fields of the model output with the weights of each kind, by shape of the model."""
 Axes = tuple[tuple[Token, ...], tuple[Token, ...]]
 """Queries and keys."""
 WITH_WEIGHTS = ("full_attention", "sliding_attention", "chunked_attention")
-"""Types of layers that have weights, as configurations call them."""
+"""Types of layers with attention weights, as in configurations."""
 GREEDY = SearchConfig(method="greedy")
-"""The default search of an encoder-decoder."""
+"""Default search of an encoder-decoder."""
 HIGHEST_WEIGHT = 1.01
-"""Above 1 by more than bfloat16 rounds."""
+"""Maximum of a weight; exceeds 1 by more than the rounding of bfloat16."""
 
 
 class HuggingFaceInput(NamedTuple):
-    """What the model reads, and where its output comes from."""
+    """What the model reads, and the origin of its output."""
 
     source: list[int]
-    """What an encoder reads; empty for a decoder."""
+    """Encoder input; empty for a decoder."""
     ids: list[int]
-    """What a decoder reads: start token and output, or prompt and output; empty for an encoder."""
+    """Decoder input: start token and output, or prompt and output; empty for an encoder."""
     output: str = ""
     how: str = ""
     cut: int = 0
-    """Tokens of an output that has no end."""
+    """Number of tokens of an output without end token."""
 
     @property
     def start(self) -> "HuggingFaceInput":
-        """The first token of each side alone."""
+        """The first token of each side."""
         return HuggingFaceInput(self.source[:1], self.ids[:1])
 
 
@@ -65,25 +65,25 @@ def capture(
     heads: Sequence[int] = (),
     step: Step = "output",
 ) -> Capture:
-    """The maps of one text: of an encoder-decoder the source, of a decoder the prompt.
+    """Return the maps of one text: the source of an encoder-decoder, or the prompt of a decoder.
 
     Args:
-        model: an opened one.
-        text: as it is; chat templates are not applied.
-        target: the output; behind a prompt it follows after a space, unless there is white space.
-        search: how the model writes the output where there is no target; None: an
-            encoder-decoder greedily, a decoder not at all: then the maps are those of the text.
-        kinds: which maps; all that the model has when None.
-        layers, heads: numbers from 0; all when empty.  Layers without attention have numbers too.
-        step: which tokens name the rows of cross attention.
+        model: an opened model.
+        text: the text without changes; chat templates are not applied.
+        target: the output; after a prompt it is separated by a space, unless there is white space already.
+        search: search for the output if there is no target; None: greedy for an encoder-decoder; for a decoder no
+            output, so the maps are those of the text.
+        kinds: kinds of maps; None: all kinds of the model.
+        layers, heads: indices, empty: all. Layers without attention are counted too.
+        step: which tokens label the rows of cross attention.
 
     Raises:
-        UsageError: no text, a target or search for an encoder, or no such kind, layer or head; which is
-            seen by the first token, before the text is read and an output written.
-        DataError: the text is longer than the model reads, its maps exceed `maps.TEXT_WEIGHTS`, or
-            the model gives no weights.
-        NotFiniteError: the weights are NaN or infinite.
-        MemoryLimitError: the maps do not fit.
+        UsageError: If there is no text, an encoder gets a target or search, or a kind, layer or head does not exist
+            (checked on the first token, before the text is read and an output is generated).
+        DataError: If the text exceeds the length limit of the model, its maps exceed `maps.TEXT_WEIGHTS`, or the model
+            returns no weights.
+        NotFiniteError: If the weights are NaN or infinite.
+        MemoryLimitError: If the maps do not fit in memory.
     """
     fields = FIELDS[model.shape]
     if other := [kind for kind in kinds or () if kind not in fields]:
@@ -91,7 +91,7 @@ def capture(
     builder = _HuggingFaceInputBuilder(model)
     with quiet(), _transformers_errors(model), torch.inference_mode():
         source = builder.source(text)
-        every = {  # the heads of each layer that has weights
+        every = {  # number of heads of each layer with weights
             kind: [one.shape[1] for one in some]
             for kind, some in _pass(model, builder.arguments(source.start)).items()
         }
@@ -109,15 +109,15 @@ def capture(
 
 
 class ChosenLayers(NamedTuple):
-    """What is shown of one kind."""
+    """Selected layers and heads of one kind."""
 
     layers: dict[int, int]
-    """By number, the place among those that have weights."""
+    """Number of each layer -> its index among the layers with weights."""
     heads: list[int]
 
 
 def _pass(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
-    """One pass without language modelling head; weights [1, H, T, S] of each layer, by kind."""
+    """Run a pass without language modeling head; return weights [1, H, T, S] of each layer, by kind."""
     options = {} if model.shape == "encoder" else {"use_cache": False}
     with model.eager():
         output = model.model.base_model(
@@ -136,7 +136,7 @@ def _pass(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tenso
 def _choose(
     model: Pretrained, kind: Kind, found: Sequence[int], layers: Sequence[int], heads: Sequence[int]
 ) -> ChosenLayers:
-    """The chosen layers and heads of a kind; `found` are the heads of each layer."""
+    """Return the selected layers and heads of a kind; `found` has the number of heads of each layer."""
     if not found:
         raise DataError(
             f"{model.name}: {type(model.model).__name__} gives no weights of {kind} attention, "
@@ -155,7 +155,7 @@ def _choose(
 
 
 def written(model: Pretrained, text: str, search: SearchConfig) -> str:
-    """What the model writes for a text, or behind a prompt; raises as `capture`."""
+    """Return the text that the model generates from a text or prompt. Raises as `capture`."""
     builder = _HuggingFaceInputBuilder(model)
     with quiet(), _transformers_errors(model), torch.inference_mode():
         return builder.with_output(builder.source(text), text, None, search).output
@@ -164,10 +164,10 @@ def written(model: Pretrained, text: str, search: SearchConfig) -> str:
 def _maps(
     model: Pretrained, kind: Kind, found: Sequence[Tensor], chosen: ChosenLayers, axes: Axes, step: Step
 ) -> AttentionMaps:
-    """The maps of a kind, unless they are no weights: some models call other numbers so."""
+    """Return the maps of a kind. Raises DataError if they are not weights: some models return other numbers."""
     name, (queries, keys) = type(model.model).__name__, axes
     for shape in (one.shape[1:] for one in found):
-        # an output that was cut has no name for its last row
+        # the last row of a cut output has no token to label it
         if shape[2] != len(keys) or shape[1] not in (len(queries), len(queries) + 1):
             raise DataError(
                 f"{model.name}: {kind} attention gives weights of shape {list(shape)}, not "
@@ -194,7 +194,7 @@ def _maps(
 
 @contextmanager
 def _transformers_errors(model: Pretrained) -> Iterator[None]:
-    """Errors inside transformers as errors of one line."""
+    """Convert errors inside transformers to errors of one line."""
     try:
         yield
     except AttnkitError:
@@ -207,13 +207,13 @@ def _transformers_errors(model: Pretrained) -> Iterator[None]:
 
 
 class _HuggingFaceInputBuilder:
-    """Texts as the ids that the model reads."""
+    """Converts texts to the ids that the model reads."""
 
     def __init__(self, model: Pretrained) -> None:
         self.model = model
 
     def source(self, text: str) -> HuggingFaceInput:
-        """The text alone.  Raises UsageError or DataError: there is none, or it is too long."""
+        """Return the text alone. Raises UsageError if it is empty, DataError if it is too long."""
         ids = self._encode(text, "the text")
         if self.model.shape == "decoder":
             return HuggingFaceInput([], ids)
@@ -222,7 +222,7 @@ class _HuggingFaceInputBuilder:
     def with_output(
         self, source: HuggingFaceInput, text: str, target: str | None, search: SearchConfig | None
     ) -> HuggingFaceInput:
-        """The text with its output, given or written by the model."""
+        """Return the text with its output, given or generated by the model."""
         if self.model.shape == "encoder":
             if target is not None or search is not None:
                 raise UsageError("an encoder writes nothing: leave target and search out")
@@ -243,18 +243,18 @@ class _HuggingFaceInputBuilder:
         return HuggingFaceInput(source.source, ids, target, "given")
 
     def arguments(self, read: HuggingFaceInput) -> dict[str, Tensor]:
-        """The arguments of a pass."""
+        """Return the keyword arguments of a forward pass."""
         if not read.source:
             return {"input_ids": self._row(read.ids)}
         inputs = {"input_ids": self._row(read.source)}
         return inputs | ({"decoder_input_ids": self._row(read.ids)} if read.ids else {})
 
     def axes(self, read: HuggingFaceInput, step: Step) -> dict[Kind, Axes]:
-        """Queries and keys of each kind."""
+        """Return queries and keys of each kind."""
         source, target = (tokens_of(self.model.tokenizer, ids) for ids in (read.source, read.ids))
         named = target
         if step == "output" and read.source and read.ids:
-            end = [] if read.cut else self._ends()[:1]  # what follows a cut output is not known
+            end = [] if read.cut else self._ends()[:1]  # the token after a cut output is unknown
             named = tokens_of(self.model.tokenizer, [*read.ids[1:], *end])
         return {"encoder": (source, source), "decoder": (target, target), "cross": (named, source)}
 
@@ -278,7 +278,7 @@ class _HuggingFaceInputBuilder:
             )
 
     def _start(self) -> int:
-        """What a decoder reads first."""
+        """Return the id of the decoder's start token."""
         for config in (self.model.model.generation_config, self.model.model.config):
             for name in ("decoder_start_token_id", "bos_token_id"):
                 if isinstance(found := getattr(config, name, None), int):
@@ -286,20 +286,19 @@ class _HuggingFaceInputBuilder:
         raise DataError(f"{self.model.name}: its settings name no decoder_start_token_id")
 
     def _without_end(self, ids: list[int]) -> list[int]:
-        """Without the end tokens at the end, which a model writes but never reads."""
+        """Drop end tokens at the end, which a model generates but never reads."""
         ends = self._ends()
         while ids and ids[-1] in ends:
             ids = ids[:-1]
         return ids
 
     def _ends(self) -> list[int]:
-        """The end tokens of the model and of its tokenizer."""
+        """Return the end tokens of the model and of its tokenizer."""
         end = self.model.model.generation_config.eos_token_id
         ends = [*(end if isinstance(end, list) else [end]), self.model.tokenizer.eos_token_id]
         return [id_ for id_ in ends if id_ is not None]
 
     def _with_search(self, source: HuggingFaceInput, spec: SearchConfig) -> HuggingFaceInput:
-        """What the model writes."""
         decoder = self.model.shape == "decoder"
         prompt = self._without_end(source.ids) if decoder else source.source
         if not prompt:
@@ -321,7 +320,7 @@ class _HuggingFaceInputBuilder:
 
 
 def _generate(model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, longest: int) -> list[int]:
-    """Prompt (or start token) and output, end token included, as `generate` gives them."""
+    """Return prompt (or start token) and output with its end token, as `generate` returns them."""
     network = model.model
     ends = network.generation_config.eos_token_id
     pad = model.tokenizer.pad_token_id

@@ -1,7 +1,7 @@
-"""Tokens of any tokenizer as readable pieces in words, whatever marks its vocabulary uses.
+"""Tokens of any Hugging Face tokenizer as readable pieces grouped into words, whatever marks its vocabulary uses.
 
-The text of a token is what it adds to the decoded text of those before it, with U+2581 for a space.
-A character of several tokens belongs to the last of them.
+The text of a token is what it adds to the decoded text of the tokens before it, with U+2581 for a space. A character
+that is split into several tokens belongs to the last of them.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,20 @@ from attnkit.data.text_form import MARK
 from attnkit.text import token_texts
 
 STRETCH, BESIDE = 256, 8
-"""Tokens that are decoded together, and on each side of them, so that long texts take no longer than their length."""
+"""Number of tokens decoded at once, and of context tokens on each side: keeps the time linear in the length of the
+text."""
 OUTSIDE = ("unk_token_id", "mask_token_id")
 """Special tokens that stand for words of the text."""
 
 
 def encode(tokenizer: Any, text: str, *, target: bool = False) -> list[int]:
-    """Ids with the special tokens that the model expects; `target`: as a decoder's output."""
+    """Return ids with the special tokens that the model expects; with `target`, as the output of a decoder."""
     read = tokenizer(text_target=text) if target else tokenizer(text)
     return [int(number) for number in read["input_ids"]]
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Ids that stand for no text of the user's: begin, end, separators, padding, languages."""
+    """Return ids without text of the user: begin, end, separators, padding, languages."""
     special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
     marks = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "sep", "cls")}
     text = {getattr(tokenizer, name) for name in OUTSIDE} - marks
@@ -33,7 +34,7 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
 
 
 def tokens_of(tokenizer: Any, ids: Sequence[int]) -> tuple[Token, ...]:
-    """The tokens of ids, special ones included, grouped in words by white space."""
+    """Return the tokens of ids, including special tokens, grouped into words by white space."""
 
     def decode(some: Sequence[int]) -> str:
         return str(tokenizer.decode(list(some), clean_up_tokenization_spaces=False))
@@ -54,7 +55,7 @@ def tokens_of(tokenizer: Any, ids: Sequence[int]) -> tuple[Token, ...]:
             around = token_texts(decode, some[first : start + STRETCH + BESIDE])
             texts += around[start - first :][:STRETCH]
         for id_, text in zip(some, texts, strict=True):
-            # a lone space belongs to the word behind it, a line break does not
+            # a space token begins the next word, a line break does not
             word += text[:1].isspace() or before in ("\n", "\r", "\t")
             tokens.append(Token(text.replace(" ", MARK), id_, word))
             before = text[-1:]

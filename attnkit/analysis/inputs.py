@@ -1,4 +1,4 @@
-"""Texts as the ids that a run's model reads: encoded, completed by search, checked."""
+"""Texts as ids for the model of a run: encoded, completed by search, checked."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -18,31 +18,31 @@ from attnkit.search import search_all
 from attnkit.search.decoding import clamp_max_length
 
 MARKS = frozenset({PAD, BOS, EOS})
-"""Ids that stand for no text."""
+"""Ids without text."""
 
 
 class ModelInput(NamedTuple):
-    """What the model reads of one text, and its output."""
+    """Input of the model for one text, and its output."""
 
     source: list[int]
-    """With EOS; empty where the model has no source."""
+    """Source with EOS; empty if the model has no source."""
     ids: list[int]
-    """What the decoder reads: BOS, and the output (of a language model behind its prompt)."""
+    """Decoder input: BOS and the output; in a language model, the prompt comes before the output."""
     output: list[int]
-    """The output alone, without BOS and EOS."""
+    """Output without BOS and EOS."""
     complete: bool = True
-    """Whether the output ends with EOS, rather than at the maximum length."""
+    """Whether the output ended with EOS, not at the maximum length."""
 
 
 def describe_search(spec: SearchConfig) -> str:
-    """A search in words: greedy, beam 5, sampled, seed 1."""
+    """Return a search in words: greedy, beam 5, sampled, seed 1."""
     if spec.method == "beam" and spec.beam > 1:
         return f"beam {spec.beam}"
     return f"sampled, seed {spec.seed}" if spec.method == "sample" else "greedy"
 
 
 class InputBuilder:
-    """Builds the inputs of one model from texts."""
+    """Converts texts to inputs of one model."""
 
     def __init__(self, model: Model, tokenizer: Tokenizer, recipe: Recipe) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -51,12 +51,7 @@ class InputBuilder:
         self.source_limit = source_limit(model)
 
     def encode(self, text: str, name: str) -> ModelInput:
-        """A source with EOS, or a prompt with BOS, without an output.
-
-        Raises:
-            UsageError: there is no text.
-            DataError: it is longer than the model reads.
-        """
+        """Return a source with EOS or a prompt with BOS. Raises UsageError if it is empty, DataError if too long."""
         vocabulary = self.tokenizer.target if self.prompts else self.tokenizer.source
         ids = vocabulary.encode([text])[0]
         if not ids:
@@ -70,12 +65,7 @@ class InputBuilder:
         return ModelInput([*ids, EOS], [], [])
 
     def with_target(self, source: ModelInput, target: str, name: str) -> ModelInput:
-        """The input with a given output.
-
-        Raises:
-            UsageError: the target is empty.
-            DataError: it is longer than the model reads.
-        """
+        """Return the input with a given output. Raises UsageError if it is empty, DataError if it is too long."""
         output = self.tokenizer.target.encode([target])[0]
         if not output:
             raise UsageError(f"the target of {name} is empty: give at least one word")
@@ -84,11 +74,11 @@ class InputBuilder:
         return read
 
     def with_search(self, source: ModelInput, spec: SearchConfig) -> ModelInput:
-        """The input with the best output that the search finds.
+        """Return the input with the best output of a search.
 
         Raises:
-            UsageError: the search ends without an output.
-            DataError: the model answers NaN, or has no position left for an output.
+            UsageError: If the search finds no output.
+            DataError: If the model produces NaN, or has no position left for an output.
         """
         spec = clamp_max_length(self.model, spec.model_copy(update={"n_best": 1}), self.longest)
         sources = [source.ids if self.prompts else source.source]
@@ -98,19 +88,19 @@ class InputBuilder:
         return self._with_output(source, found[0].ids, found[0].complete)
 
     def _row_offset(self, source: ModelInput) -> int:
-        """Where the output begins in the one row of a decoder that reads a source before it."""
+        """Return the position of the output in the row of a decoder that reads the source in the same row."""
         return len(source.source) if self.shape == "decoder" else 0
 
     def _with_output(self, source: ModelInput, output: list[int], complete: bool) -> ModelInput:
-        """An output behind what the model reads before it."""
+        """Append an output to the input."""
         ids = [*(source.ids or [BOS]), *output]
         if not complete and self.model.limit is not None:
-            # the last token that a model has room to write is one that it never reads
+            # the model never reads the last token that fits into its positions
             ids = ids[: self.model.limit - self._row_offset(source)]
         return ModelInput(source.source, ids, output, complete)
 
     def note(self, text: str, read: ModelInput) -> str:
-        """What to warn of: an input unlike the training's or longer, or an output that was cut."""
+        """Return warnings, if any: the input is longer than, or unlike, the training data; the output was cut."""
         longest = max(len(read.source), len(read.ids) - 1)
         vocabulary = self.tokenizer.target if self.prompts else self.tokenizer.source
         unlike = unlike_note(rare_words(vocabulary, [text]))
@@ -131,16 +121,16 @@ def _check_length(tokens: int, limit: int | None, name: str) -> None:
 
 
 def source_limit(model: Model) -> int | None:
-    """The most tokens that an encoder reads, where weights are tied to positions."""
+    """Return the maximum number of tokens that an encoder reads, if it has weights for positions."""
     layers = nn.ModuleList(attention_layers(model).get("encoder", []))
     return position_limit(layers, getattr(getattr(model, "embed_source", None), "table", None))
 
 
 def tokens_of(parts: Sequence[tuple[Vocabulary, Sequence[int]]], special: Collection[str]) -> tuple[Token, ...]:
-    """The tokens of ids grouped in words, each part in its own vocabulary, one after the other.
+    """Return the tokens of ids grouped into words; each part has its own vocabulary, and parts are concatenated.
 
-    A piece that begins with U+2581 begins a word, and so does one behind a special token; others
-    continue the word.  `special` are pieces that stand between texts, such as turn separators.
+    A piece begins a word if it starts with U+2581 or follows a special token. `special` are further pieces that
+    separate texts, such as turn separators.
     """
     tokens: list[Token] = []
     word, inside = -1, False

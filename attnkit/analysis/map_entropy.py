@@ -1,9 +1,8 @@
 """Entropy of attention maps, and the gradient that their softmax lets through, by head.
 
-With p = softmax(s), the derivative of the weights with respect to the scores has the half L1 norm
-|dp/ds|_1 / 2 = 1 - sum p^2: 0 where all weight is on one key, so that the scores can learn nothing.
-The entropy of the weights bounds what an update can take from them.  Source: Su 2023, "Why does
-attention usually use softmax?" (spaces.ac.cn/archives/9593).
+With p = softmax(s), the derivative of the weights with respect to the scores has the half L1 norm |dp/ds|_1 / 2 = 1 -
+sum p^2: 0 if all weight is on one key, so that the scores cannot learn. The entropy of the weights bounds what an
+update can take from them. Source: Su 2023, "Why does attention usually use softmax?" (spaces.ac.cn/archives/9593).
 """
 
 import math
@@ -28,28 +27,28 @@ from attnkit.train import checkpoint
 
 
 class Spread(NamedTuple):
-    """Means over queries; None where a number is undefined."""
+    """Means over queries; None if undefined."""
 
     entropy: float | None
-    """In bits; None where the rows are no distributions."""
+    """Entropy in bits; None if rows are not distributions."""
     share: float | None
-    """Of the largest possible entropy, log2 of the visible keys; over queries that see two."""
+    """Fraction of the maximum entropy, log2 of the number of visible keys; over queries that see at least two."""
     gradient: float | None
-    """|dp/ds|_1 / 2; None where the map is no softmax of scores."""
+    """|dp/ds|_1 / 2; None if the map is not a softmax of scores."""
 
 
 class Stage(NamedTuple):
     """Weights of a run at one point of its training."""
 
     step: int
-    """Updates so far."""
+    """Number of updates so far."""
     name: str
-    """start, step N, or end (the chosen weights)."""
+    """start, step N, or end (selected weights)."""
 
 
 @dataclass(frozen=True)
 class HeadEntropy:
-    """One head at one stage."""
+    """Entropy of one head at one stage."""
 
     stage: Stage
     kind: Kind
@@ -59,9 +58,10 @@ class HeadEntropy:
 
 
 def spread_sums(weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T S"]) -> Float[Tensor, "6 H"]:
-    """Sums over queries of entropy (bits), its share of the largest, and the gradient.
+    """Return sums over queries: entropy (bits), its fraction of the maximum, and the gradient.
 
-    Then how many queries see a key, how many see two or more, and how many rows are no distributions.
+    They are followed by the numbers of queries that see a key, of queries that see two or more, and of rows that are
+    not distributions.
     """
     seen = visible.sum(-1)  # [B, 1, T]
     off = (weights.sum(-1) - 1).abs().masked_fill(seen == 0, 0)  # [B, H, T]
@@ -84,19 +84,15 @@ def probe_entropy(
     device: str = "auto",
     progress: Callable[[str, int, int], object] | None = None,
 ) -> list[HeadEntropy]:
-    """Entropy and gradient of each head at each stage of a run, by stage.
+    """Return entropy and gradient of each head at each stage of a finished run, ordered by stage.
 
-    Args:
-        run: a finished one.
-        rows: given sources and targets, cut to the model's length as in training.
-        kinds, layers, heads: which maps; all when None or empty.
-        device: auto takes a GPU where there is one.
-        progress: called with the stage, the rows read, and all rows.
+    Rows are truncated to the model's length as in training. Kinds None, or empty layers or heads, select all of them.
+    `progress` is called with the stage, the number of rows read, and the number of all rows.
 
     Raises:
-        UsageError: no such kind, layer or head; no attention.
-        MissingInputError: no rows; the run is not finished.
-        DataError: a checkpoint is damaged.
+        UsageError: If the model has no attention, or no such kind, layer or head.
+        MissingInputError: If there are no rows, or the run is not finished.
+        DataError: If a checkpoint is damaged.
     """
     place = pick_device(device)
     encoded = encoded_for(run, rows)
@@ -121,7 +117,6 @@ def probe_entropy(
 
 
 def _means(sums: Sequence[float], softmax: bool) -> Spread:
-    """The means of one head."""
     bits, share, gradient, queries, several, wrong = sums
     if wrong:
         return Spread(None, None, None)
@@ -131,17 +126,14 @@ def _means(sums: Sequence[float], softmax: bool) -> Spread:
 
 
 def stages(run: Run) -> Iterator[tuple[Stage, Model]]:
-    """The models of a finished run in the order of training, in evaluation mode on the CPU.
+    """Yield the models of a finished run in the order of training, in evaluation mode on the CPU.
 
-    The checkpoints are those that differ from the chosen weights. The start is left out where training began from
-    another run (`train.init`, `attnkit convert`).
-
-    Raises:
-        MissingInputError: the run is not finished.
-        DataError: a checkpoint is damaged.
+    Checkpoints equal to the selected weights are skipped, and so is the start if training began from another run
+    (`train.init`, `attnkit convert`). Raises MissingInputError if the run is not finished, DataError if a checkpoint
+    is damaged.
     """
     kept, chosen = sorted(run.checkpoint_steps()), run.weights()
-    if run.recipe.train.init is None and run.manifest.converted is None:  # else another run's
+    if run.recipe.train.init is None and run.manifest.converted is None:  # otherwise the weights of another run
         yield Stage(0, "start"), run.untrained().eval()
         kept = [step for step in kept if step]
     for step in kept:

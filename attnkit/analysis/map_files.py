@@ -1,20 +1,19 @@
 """Files of attention maps: npz for programs, csv for tables.
 
-An npz file holds an array of float32 [layers, heads, queries, keys] for each kind (encoder,
-decoder, cross; `reference.` before those of a reference), the texts of the tokens as arrays
-(`cross.queries` and `cross.keys` beside `cross`), and as `capture` the UTF-8 bytes of one JSON
-object:
+An npz file has a float32 array [layers, heads, queries, keys] for each kind (encoder, decoder, cross; those of a
+reference begin with `reference.`), the texts of the tokens as arrays (`cross.queries` and `cross.keys` for `cross`),
+and as `capture` the UTF-8 bytes of one JSON object:
 
     {"format": "attnkit-maps", "version": 1,
      "source": ..., "output": ..., "how": ..., "model": ..., "facts": {...}, "reference": null,
      "maps": {kind: {"layers": [{"number": 0, "mechanism": ..., "exact": ..., "static": ...,
                                  "distance": null}, ...],
-                     "heads": [0, ...], "step": "output" or "input" (what names rows of cross maps),
+                     "heads": [0, ...], "step": "output" or "input" (tokens that label cross rows),
                      "queries": [[text, id, word, special], ...], "keys": [...],
-                     "hidden": [] or, where the first column is left out, [its key]}}}
+                     "hidden": [] or, if the first column is omitted, [its key]}}}
 
-The same maps give the same bytes, and nothing in them is code. A csv has a row for each weight; keys are numbered from
-1 where the first is left out; no token in it is run as a formula by a spreadsheet (`_cell`).
+The same maps give the same bytes, and the file contains no code. A csv has one row per weight; keys are numbered from
+1 if the first is omitted, and a spreadsheet runs no token as a formula (`_cell`).
 """
 
 import io
@@ -36,7 +35,7 @@ from attnkit.text import quoted, safe_text
 FORMAT, VERSION = "attnkit-maps", 1
 SUFFIXES = (".npz", ".csv")
 JSON = "capture"
-"""Where the description is."""
+"""Name of the description in an npz file."""
 HEADER = "kind,layer,head,query,key,query_token,key_token,weight,step\n"
 _REFERENCE = "reference."
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -45,10 +44,7 @@ Arrays = dict[str, Float[NDArray[np.float32], "L H T S"]]
 
 
 def check_suffix(path: Path, known: Sequence[str] = SUFFIXES) -> str:
-    """The suffix of a file that can be written, one of the known ones, in small letters.
-
-    Raises UsageError: it is another one.
-    """
+    """Return the suffix of a path in lower case. Raises UsageError if it is not in `known`."""
     suffix = path.suffix.lower()
     if suffix not in known:
         names = ", ".join(known)
@@ -57,12 +53,7 @@ def check_suffix(path: Path, known: Sequence[str] = SUFFIXES) -> str:
 
 
 def save(path: Path, capture: Capture) -> None:
-    """Write all maps of a capture to a file of the kind that its suffix names, whole or not at all.
-
-    Raises:
-        UsageError: the suffix is none of SUFFIXES.
-        OutputPathError, OutputError: the file cannot be written.
-    """
+    """Write all maps atomically. Raises UsageError for the suffix, OutputPathError or OutputError if not writable."""
     if check_suffix(path) == ".csv":
         write_output(path, _table(capture))
         return
@@ -78,7 +69,7 @@ def save(path: Path, capture: Capture) -> None:
 
 
 def _arrays(capture: Capture, prefix: str = "") -> Arrays:
-    """The weights by their names in a file."""
+    """Return the weights by their names in a file."""
     found = {f"{prefix}{kind}": np.ascontiguousarray(maps.weights) for kind, maps in capture.maps.items()}
     if capture.reference is not None:
         found |= _arrays(capture.reference, _REFERENCE)
@@ -86,7 +77,7 @@ def _arrays(capture: Capture, prefix: str = "") -> Arrays:
 
 
 def _description(capture: Capture) -> dict[str, Any]:
-    """All but the weights, as JSON has it."""
+    """Return everything but the weights, for JSON."""
     plain = {f.name: getattr(capture, f.name) for f in fields(capture)}
     plain["maps"] = {
         kind: {
@@ -105,7 +96,7 @@ def _description(capture: Capture) -> dict[str, Any]:
 
 
 def _table(capture: Capture) -> Iterator[bytes]:
-    """A csv in pieces, one for each query; in words, `cross` and then `cross-reference`."""
+    """Yield a csv in pieces, one per query; kinds of the reference are named like `cross-reference`."""
     yield HEADER.encode()
     for one, suffix in ((capture, ""), (capture.reference, "-reference")):
         for kind, maps in one.maps.items() if one is not None else ():
@@ -124,10 +115,10 @@ def _table(capture: Capture) -> Iterator[bytes]:
 
 
 def _cell(text: str) -> str:
-    """A token as a csv has it: controls visible, quoted where needed, never a formula.
+    """Return a token for a csv: control characters visible, quoted if needed, never a formula.
 
-    A spreadsheet would run what begins with = + - @ (or their full-width forms), so those tokens
-    get an apostrophe before them; an npz has them as they are.
+    A spreadsheet would run a text that begins with = + - @ (or their full-width forms), so such tokens get an
+    apostrophe in front; an npz has them unchanged.
     """
     shown = safe_text(text).replace("\n", "\\n").replace("\t", "\\t")
     if shown.lstrip().startswith(_FORMULA):

@@ -1,9 +1,9 @@
-"""The rank of the attention maps of trained runs.
+"""Rank of the attention maps of trained runs.
 
-The effective rank of a matrix with singular values s is exp(H(s / sum s)), H the entropy: n for an
-orthogonal matrix, 1 where all rows are alike (Roy and Vetterli 2007, "The effective rank: a measure
-of effective dimensionality", section 2).  The numerical rank counts the singular values above a
-share of the largest one.  The map of linear attention with f features has rank f at most.
+The effective rank of a matrix with singular values s is exp(H(s / sum s)), with the entropy H: n for an orthogonal
+matrix, 1 if all rows are proportional (Roy and Vetterli 2007, "The effective rank: a measure of effective
+dimensionality", section 2). The numerical rank counts the singular values above a fraction of the largest one. The map
+of linear attention with f features has at most rank f.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from attnkit.device import pick_device
 from attnkit.runs import Run
 
 THRESHOLD = 1e-3
-"""Share of the largest singular value that counts in the numerical rank."""
+"""Fraction of the largest singular value above which a singular value counts in the numerical rank."""
 
 
 class Ranks(NamedTuple):
@@ -29,12 +29,12 @@ class Ranks(NamedTuple):
 
     effective: float
     share: float
-    """Of the largest possible rank, the smaller of queries and keys."""
+    """Effective rank as a fraction of the maximum rank, the smaller of the numbers of queries and keys."""
     numerical: float
 
 
 class LayerRanks(NamedTuple):
-    """The ranks of each head of a layer, averaged over the rows that were read."""
+    """Ranks of each head of a layer, averaged over rows."""
 
     kind: Kind
     layer: MapLayer
@@ -42,12 +42,9 @@ class LayerRanks(NamedTuple):
 
 
 def ranks(weights: Float[Tensor, "... T S"]) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
-    """Effective and numerical rank of matrices; rows and columns of zeros change neither.
-
-    Both are 0 for a matrix of zeros.
-    """
+    """Return effective and numerical rank of matrices, 0 for zeros; rows and columns of zeros have no effect."""
     values = torch.linalg.svdvals(weights.double())
-    shares = values / values.sum(-1, keepdim=True).clamp_min(1e-300)
+    shares = values / values.sum(-1, keepdim=True).clamp_min(1e-300)  # no 0 / 0 for a matrix of zeros
     some = values[..., 0] > 0
     effective = torch.special.entr(shares).sum(-1).exp() * some
     return effective, (values > THRESHOLD * values[..., :1]).sum(-1)
@@ -63,18 +60,13 @@ def probe_rank(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> list[LayerRanks]:
-    """Ranks of the maps of a run by layer, averaged over rows.
+    """Return the ranks of the maps of a finished run by layer, averaged over rows.
 
-    Args:
-        run: a finished one.
-        rows: given sources and targets, cut to the model's length as in training.
-        kinds, layers, heads: which maps; all when None or empty.
-        device: auto takes a GPU where there is one.
-        progress: called with the rows read, and all rows.
+    Rows are truncated to the model's length as in training. Kinds None, or empty layers or heads, select all of them.
 
     Raises:
-        UsageError: no such kind, layer or head; no attention.
-        MissingInputError: no rows; the run is not finished.
+        UsageError: If the model has no attention, or no such kind, layer or head.
+        MissingInputError: If there are no rows, or the run is not finished.
     """
     encoded, model = encoded_for(run, rows), run.model(pick_device(device))
     found = sum_over_rows(model, encoded, _sums, kinds=kinds, layers=layers, heads=heads, progress=progress)
@@ -89,7 +81,7 @@ def probe_rank(
 
 
 def _sums(maps: LayerMaps) -> Float[Tensor, "3 H"]:
-    """The fields of `Ranks` of each head, summed over the rows of a batch."""
+    """Return the fields of `Ranks` for each head, summed over the rows of a batch."""
     effective, numerical = ranks(maps.weights)  # [B, H]
     queries, keys = (maps.visible.any(axis).sum(-1) for axis in (3, 2))  # [B, 1]
     share = effective / torch.minimum(queries, keys).clamp_min(1)

@@ -1,4 +1,4 @@
-"""Statistics of each head: how spread its weights are, how far and at what it looks."""
+"""Statistics of attention heads: the spread of their weights, and the distance and kind of attended keys."""
 
 from typing import NamedTuple
 
@@ -9,37 +9,33 @@ from numpy.typing import NDArray
 from attnkit.analysis.maps import AttentionMaps, Token
 
 SLACK = 1e-3
-"""How far from 1 a row may sum, and below 0 a weight may be, in a distribution."""
+"""Tolerance for the sum of a row (1) and for negative weights in a distribution."""
 
 Square = Float[NDArray[np.float64], "T S"]
 
 
 class HeadStatistics(NamedTuple):
-    """One head of one layer, averaged over its queries; None where a number is undefined."""
+    """Statistics of one head, averaged over its queries; None if undefined."""
 
     entropy: float | None
-    """Of the rows, in bits; None where they are no distributions."""
+    """Entropy of the rows in bits; None if they are not distributions."""
     spread: float | None
-    """Entropy as a share of the largest possible, log2 of the visible keys; over the queries that
-    see at least two keys."""
+    """Entropy as a fraction of the maximum, log2 of the number of visible keys; over queries that see at least two."""
     distance: float | None
-    """Mean distance of the keys, by absolute attention weight.  Self-attention: |i - j| in tokens.
-    Cross attention: |i / T - j / S|, the difference of the relative positions of their middles."""
+    """Mean distance of keys, weighted by absolute attention weight. Self-attention: |i - j| in tokens. Cross
+    attention: |i / T - j / S|, the difference of the relative positions of their centers."""
     first: float
     """Weight on the first key."""
     last: float | None
-    """Weight on the last key that is no special token; in a decoder, on the query itself."""
+    """Weight on the last key that is not a special token; in a decoder, on the query's own position."""
     end: float | None
-    """Weight on the special token that closes the keys; None where there is none."""
+    """Weight on the special token that ends the keys; None if there is none."""
     special: float
     """Weight on all special tokens."""
 
 
 def statistics(maps: AttentionMaps) -> tuple[tuple[HeadStatistics, ...], ...]:
-    """Statistics of each layer's heads, in the order of `maps.layers` and `maps.heads`.
-
-    Weights are not normalised: where rows do not sum to 1, these are no shares of 1.
-    """
+    """Return statistics by layer and head; weights are not normalized, so they may not be fractions of 1."""
     rows, columns = maps.weights.shape[2:]
     if not rows * columns:
         nothing = HeadStatistics(None, None, None, 0.0, None, None, 0.0)
@@ -56,7 +52,7 @@ def statistics(maps: AttentionMaps) -> tuple[tuple[HeadStatistics, ...], ...]:
     def of_head(head: Float[NDArray[np.float32], "T S"]) -> HeadStatistics:
         weights = head.astype(np.float64)
         total = np.abs(weights).sum(1)
-        held = total > 0  # rows that hold any weight
+        held = total > 0  # rows with any weight
         far = (np.abs(weights) * distances).sum(1)[held] / total[held]
         means = weights.mean(0)
         last = float(means[text[-1]]) if len(text) else None
@@ -75,25 +71,25 @@ def statistics(maps: AttentionMaps) -> tuple[tuple[HeadStatistics, ...], ...]:
 
 
 class AttentionSink(NamedTuple):
-    """A key that takes most of the attention: the begin token, or whatever stands first.
+    """A key that gets most of the attention, such as the begin token or another first token.
 
     Source: Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks".
     """
 
     place: int
-    """On the axis of the keys, from 0."""
+    """Index of the key."""
     token: Token
     share: float
-    """Its mean absolute weight over layers, heads and queries (of a decoder those that see `FEW`
-    keys), as a share of that of all keys where these sum to more than 1."""
+    """Mean absolute weight over layers, heads and queries (in a decoder, queries that see at least `FEW` keys), as a
+    fraction of that of all keys if these sum to more than 1."""
 
 
 FEW = 4
-"""Keys among which one with more than half of the attention says something."""
+"""Minimum number of keys among which a majority of the attention on one key is remarkable."""
 
 
 def attention_sink(maps: AttentionMaps) -> AttentionSink | None:
-    """The key that takes more than half of the attention; None where none does."""
+    """Return the key that gets more than half of the attention; None if there is none."""
     rows = maps.weights[:, :, FEW - 1 :] if maps.kind == "decoder" else maps.weights
     if rows.size == 0 or len(maps.keys) < FEW:
         return None
@@ -104,12 +100,12 @@ def attention_sink(maps: AttentionMaps) -> AttentionSink | None:
 
 
 def _entropy(weights: Square, largest: Float[NDArray[np.float64], " T"]) -> tuple[float | None, float | None]:
-    """In bits, and as a share of the largest possible."""
+    """Return the entropy in bits, and as a fraction of the maximum."""
     if weights.min() < -SLACK or np.abs(weights.sum(1) - 1).max() > SLACK:
         return None, None
     weights = weights.clip(0, None)
     logs = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
-    # 0 rather than -0 where a row has one key
+    # 0, not -0, for rows with one key
     bits = 0.0 - (weights * logs).sum(1)
     several = largest > 0
     share = float((bits[several] / largest[several]).mean()) if several.any() else None

@@ -1,4 +1,4 @@
-"""The maps of many rows, a batch of one layer at a time, so that memory does not grow with them."""
+"""Maps of many rows, computed one layer and batch at a time, so that memory does not grow with their number."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,16 +20,16 @@ from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import encode_rows
 
 BATCH_TOKENS = 8192
-"""Rows x longest side of a batch, padding included."""
+"""Maximum of rows x longest side in a batch, including padding."""
 BATCH_WEIGHTS = 2**23
-"""Weights of one layer's maps of a batch: 32 MB."""
+"""Maximum number of weights in one layer's maps of a batch: 32 MB."""
 
 Progress = Callable[[int, int], object]
-"""Called after each batch with the rows read so far, and all rows."""
+"""Called after each batch with the number of rows read so far, and the number of all rows."""
 
 
 def encoded_for(run: Run, rows: Sequence[Row]) -> Encoded:
-    """Rows as a run reads them in training.  Raises MissingInputError: there are none."""
+    """Encode rows as the run does in training. Raises MissingInputError if there are none."""
     if not rows:
         raise MissingInputError("no rows to read")
     recipe, tokenizer = run.recipe, run.tokenizer()
@@ -39,20 +39,14 @@ def encoded_for(run: Run, rows: Sequence[Row]) -> Encoded:
 
 
 def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress | None = None, **chosen: Any) -> None:
-    """Read given sources and targets, and show each layer's maps of each batch to `use`.
+    """Read sources and targets, and call `use` with the maps of each batch and selected layer, without gradients.
 
-    Weights are zero in the rows of pads and in their columns, which nobody sees.
-
-    Args:
-        model: in evaluation mode.
-        encoded: rows, or the blocks of a stream.
-        use: called for every batch and chosen layer, without gradients.
-        progress: see `Progress`.
-        chosen: kinds, layers and heads, as in `recorder.choose_layers`.
+    Weights are zero in the rows and columns of padding. The model must be in evaluation mode. `chosen` are kinds,
+    layers and heads, as in `recorder.choose_layers`.
 
     Raises:
-        UsageError: the model has no attention, or no such kind, layer or head.
-        NotFiniteError: the maps hold NaN or infinities.
+        UsageError: If the model has no attention, or no such kind, layer or head.
+        NotFiniteError: If the maps have NaN or infinities.
     """
     parts = [part for some, _ in choose_layers(model, **chosen).values() for part in some.values()]
     batches = plan(
@@ -84,7 +78,7 @@ def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress 
 
 
 class LayerSums(NamedTuple):
-    """Numbers of each head of a layer, summed over all rows."""
+    """Values of each head of a layer, summed over all rows."""
 
     kind: Kind
     layer: MapLayer
@@ -96,10 +90,7 @@ class LayerSums(NamedTuple):
 def sum_over_rows(
     model: Model, encoded: Encoded, measure: Callable[[LayerMaps], Float[Tensor, "N H"]], **how: Any
 ) -> list[LayerSums]:
-    """What `measure` finds in the maps of each batch, added up, layer by layer.
-
-    `how` are further arguments of `stream_maps`.
-    """
+    """Return the sums of `measure` over the maps of all batches, by layer; `how` are arguments of `stream_maps`."""
     found: dict[tuple[int, int], LayerSums] = {}
 
     def add(maps: LayerMaps) -> None:
@@ -113,11 +104,11 @@ def sum_over_rows(
 
 
 def _real(kind: Kind, batch: Batch, queries: int) -> tuple[Tensor, Tensor]:
-    """Which queries [B, T] and keys [B, S] are no pads."""
+    """Return masks of the queries [B, T] and keys [B, S] that are not padding."""
     source = None if batch.source is None else batch.source != PAD
     target = batch.output != PAD
     if source is not None and kind == "decoder" and queries > target.shape[1]:
-        target = torch.cat((source, target), 1)  # one row of both
+        target = torch.cat((source, target), 1)  # a decoder-only model reads both in one row
     if source is None or kind == "decoder":
         return target, target
     return (source if kind == "encoder" else target), source

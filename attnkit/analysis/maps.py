@@ -1,4 +1,4 @@
-"""Attention maps of one text with the tokens of both axes."""
+"""Attention maps of one text, with the tokens of both axes."""
 
 import re
 from collections.abc import Sequence
@@ -14,47 +14,47 @@ from attnkit.errors import DataError, UsageError
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
-"""Self-attention of the encoder, of the decoder (or language model), and cross attention."""
+"""Self-attention of the encoder, self-attention of the decoder (or language model), cross attention."""
 
 Step = Literal["output", "input"]
 STEPS: tuple[Step, ...] = ("output", "input")
-"""What names a row of cross attention, whose query the decoder makes at one step of decoding: the
-token that the step predicts (output), as in Bahdanau et al. 2015, figure 3, or the token that it
-reads, which is the one before (input)."""
+"""Token that labels a row of cross attention, whose query belongs to one decoding step: the token that the step
+predicts (output), as in Bahdanau et al. 2015, figure 3, or the token that it reads, which is the previous one
+(input)."""
 
 TEXT_WEIGHTS = 2**30
-"""Attention weights of one text, at most: 4.3 GB."""
+"""Maximum number of attention weights of one text: 4.3 GB."""
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 
 
 class Token(NamedTuple):
-    """One position of an axis, as the model saw it."""
+    """A position of an axis, as the model reads it."""
 
     text: str
-    """The piece as its vocabulary spells it, a space before it as U+2581; untrusted text."""
+    """Piece as in the vocabulary, with U+2581 for a space before it; untrusted text."""
     id: int
     word: int | None
-    """Number of its word on this axis, from 0; None for a special token."""
+    """Index of the word on this axis; None for a special token."""
     special: bool = False
-    """Begin, end, separator or padding token, not the user's text."""
+    """Whether it is a begin, end, separator or padding token, not text of the user."""
 
 
 class MapLayer(NamedTuple):
-    """What one layer of maps comes from."""
+    """Origin of the maps of one layer."""
 
     number: int
-    """In its stack, from 0."""
+    """Index in its stack."""
     mechanism: str
-    """Recipe word, or how another library calls it."""
+    """Name in recipes, or in another library."""
     exact: bool = True
-    """Whether the mechanism forms this matrix; else it is the effective one that it amounts to."""
+    """Whether the mechanism computes this matrix; otherwise it is the effective matrix, equivalent to the
+    mechanism."""
     static: bool = False
-    """The same for every text of this length: it reads neither queries nor keys."""
+    """Whether the map is the same for all texts of this length, because it depends on neither queries nor keys."""
     distance: tuple[float, ...] | None = None
-    """For each head of `AttentionMaps.heads` half the L1 distance of its rows from exact softmax
-    attention on the same queries and keys, averaged over the queries.  Where rows are distributions
-    that is the total variation distance (0 to 1); with negative entries it may exceed 1.
-    None where the matrix is exact, and where there are no queries or keys."""
+    """For each head of `AttentionMaps.heads`, half the L1 distance of its rows from exact softmax attention on the
+    same queries and keys, averaged over queries. For distributions this is the total variation distance (0 to 1); with
+    negative entries it may exceed 1. None if the matrix is exact, or there are no queries or keys."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class AttentionMaps:
     weights: Float[NDArray[np.float32], "L H T S"]
     layers: tuple[MapLayer, ...]
     heads: tuple[int, ...]
-    """Numbers of the heads in each layer, from 0."""
+    """Indices of the heads in each layer."""
     queries: tuple[Token, ...]
     keys: tuple[Token, ...]
     step: Step = "input"
-    """Which tokens `queries` are; only rows of cross attention can have those of the output."""
+    """Which tokens `queries` are; `output` is possible for cross attention only."""
     alone: bool = False
-    """Whether a decoder without an encoder made them: it reads one text, which has no source."""
+    """Whether the maps come from a decoder without an encoder, which reads a single text without a source."""
     hidden: tuple[Token, ...] = ()
-    """Keys before `keys` whose columns are not shown."""
+    """Keys before `keys` whose columns are omitted."""
     chosen_from: tuple[int, int] | None = None
-    """Numbers of layers and heads of which these were chosen by `spread`."""
+    """Numbers of layers and heads from which `spread` selected these maps."""
 
     def __post_init__(self) -> None:
         sizes = (len(self.layers), len(self.heads), len(self.queries), len(self.keys))
@@ -83,10 +83,7 @@ class AttentionMaps:
             raise ValueError(f"weights of shape {self.weights.shape} for axes of {sizes}")
 
     def choose(self, layers: Sequence[int] = (), heads: Sequence[int] = ()) -> "AttentionMaps":
-        """The maps of these layers and heads, by number; of all where none is given.
-
-        Raises UsageError: one is not there.
-        """
+        """Return the maps of layers and heads by number; empty: all. Raises UsageError if one does not exist."""
         rows, columns = choose_indices(self.kind, [layer.number for layer in self.layers], self.heads, layers, heads)
         chosen = tuple(
             layer._replace(distance=layer.distance and tuple(layer.distance[i] for i in columns))
@@ -96,22 +93,19 @@ class AttentionMaps:
         return replace(self, weights=weights, layers=chosen, heads=tuple(self.heads[i] for i in columns))
 
     def by_word(self) -> "AttentionMaps":
-        """Subwords merged to words: attention to a word is summed, from a word averaged.
-
-        Rows that sum to 1 still do.  Special tokens stay by themselves.
-        """
+        """Merge subwords, but not special tokens: attention to a word is summed, attention from it is averaged."""
         rows, queries = _words(self.queries)
         columns, keys = _words(self.keys)
-        # not by matrix products, which on some CPUs warn of invalid values without reason
+        # not by matrix products: on some CPUs NumPy warns of invalid values without reason
         sums = np.add.reduceat(np.add.reduceat(self.weights, columns, 3), rows, 2)
         weights = (sums / np.diff(rows, append=len(self.queries))[:, None]).astype(np.float32)
         return replace(self, weights=weights, queries=queries, keys=keys)
 
     def without(self, *, special: bool = False, first: bool = False) -> "AttentionMaps":
-        """The maps without special tokens on either axis, and without the column of the first key.
+        """Return the maps without special tokens on either axis, and without the column of the first key.
 
-        Rows may then sum to less than 1.  The first key is the begin token where there is one;
-        where `special` leaves it out on both axes, `first` leaves out nothing more.
+        Rows may then sum to less than 1. The first key is the begin token if there is one; if `special` already
+        removes it, `first` has no effect.
         """
         rows = [i for i, token in enumerate(self.queries) if not (special and token.special)]
         columns = [i for i, token in enumerate(self.keys) if not (special and token.special)]
@@ -127,10 +121,10 @@ class AttentionMaps:
         )
 
     def spread(self, most: int, *, all_layers: bool = False, all_heads: bool = False) -> "AttentionMaps":
-        """About `most` maps: layers and heads at even distances, the first and the last among them.
+        """Return about `most` maps: layers and heads at even distances, including the first and the last.
 
-        Layers are left out before heads, down to the square root of `most` on each side; none is
-        where `all_layers` or `all_heads` says so.
+        Layers are dropped before heads, down to the square root of `most` on each side; `all_layers` and `all_heads`
+        keep all.
         """
         layers, heads = len(self.layers), len(self.heads)
         rows = layers if all_layers else min(layers, max(isqrt(most), most // heads))
@@ -146,22 +140,22 @@ class Capture:
     """All maps of one text through one model."""
 
     source: str
-    """What the model read; empty where it has no source."""
+    """Text of the source; empty if the model has none."""
     output: str
-    """What the maps' queries are: the given target, or what the model wrote."""
+    """Text of the queries: the given target, or the generated output."""
     how: str
-    """Where the output comes from: "given", "greedy", "beam 5", "sampled, seed 1", or "" (none)."""
+    """Origin of the output: "given", "greedy", "beam 5", "sampled, seed 1", or "" (no output)."""
     model: str
     """Recipe, variant and seed of the run, or the name of another library's model."""
     maps: dict[Kind, AttentionMaps]
     facts: dict[str, str] = field(default_factory=dict)
-    """For the footer: SHA-256 of weights, recipe and tokenizer, versions; `note` is a warning."""
+    """Facts for the footer: SHA-256 of weights, recipe and tokenizer, versions; `note` is a warning."""
     reference: "Capture | None" = None
-    """If requested: what exact softmax attention makes of the same queries and keys, for the layers that have both."""
+    """If requested: exact softmax attention on the same queries and keys, for layers that have both."""
 
 
 def check_weights(weights: int, name: str, advice: str) -> None:
-    """Refuse a text whose maps would have so many weights.  Raises DataError."""
+    """Raise DataError if the number of weights in a text's maps exceeds `TEXT_WEIGHTS`."""
     if weights > TEXT_WEIGHTS:
         needed, most = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
         raise DataError(f"{name}: its maps would take {needed:,.1f} GB, and at most {most:.1f} GB are made: {advice}")
@@ -170,20 +164,14 @@ def check_weights(weights: int, name: str, advice: str) -> None:
 def choose_indices(
     kind: Kind, numbers: Sequence[int], columns: Sequence[int], layers: Sequence[int], heads: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Indices of the wanted layers and heads among the numbers of all, ascending; empty: all.
-
-    Raises UsageError: one is not there.
-    """
+    """Return ascending indices of layers and heads by number; empty: all. Raises UsageError if one does not exist."""
     where = f"{kind} attention"
     rows = indices_of("layer", numbers, layers, where)
     return sorted(rows), sorted(indices_of("head", columns, heads, where))
 
 
 def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
-    """Indices of the wanted numbers among those of all layers or heads; none wanted: all.
-
-    Raises UsageError: one is not there.
-    """
+    """Return the indices of layers or heads by number; empty: all. Raises UsageError if one does not exist."""
     for number in wanted:
         if number not in numbers:
             known, first, last = ", ".join(map(str, numbers)), numbers[0], numbers[-1]
@@ -195,13 +183,13 @@ def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: 
 
 
 def _evenly(numbers: Sequence[int], count: int) -> list[int]:
-    """So many of the numbers at even distances, the first and the last among them."""
+    """Return `count` numbers at even distances, including the first and the last."""
     steps = max(1, count - 1)
     return [numbers[round(at * (len(numbers) - 1) / steps)] for at in range(count)]
 
 
 def _words(tokens: Sequence[Token]) -> tuple[NDArray[np.intp], tuple[Token, ...]]:
-    """The place of each word's first token [words], and the words as tokens."""
+    """Return the index of each word's first token [words], and the words as tokens."""
     groups: list[list[int]] = []
     for place, token in enumerate(tokens):
         if not place or token.word is None or tokens[place - 1].word != token.word:
@@ -216,7 +204,7 @@ def _words(tokens: Sequence[Token]) -> tuple[NDArray[np.intp], tuple[Token, ...]
 
 
 def _characters(found: re.Match[str]) -> str:
-    """Bytes that pieces stand for, written <0xE4>, as the characters that they make together."""
+    """Return the characters of bytes that pieces spell as <0xE4>."""
     try:
         return bytes.fromhex(found[0].replace("<0x", "").replace(">", "")).decode("utf-8")
     except UnicodeDecodeError:

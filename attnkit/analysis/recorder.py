@@ -1,4 +1,4 @@
-"""Recording the attention maps of a model while it reads, by hooks before every mechanism."""
+"""Recording of the attention maps of a model while it reads, by forward pre-hooks on its mechanisms."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,26 +17,25 @@ from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 
 ARGUMENTS = ("q", "k", "v", "mask", "state", "prior", "bias", "gates")
-"""Of `Attention.forward`, in order."""
+"""Arguments of `Attention.forward`, in order."""
 
 
 class LayerMaps(NamedTuple):
-    """The maps of one layer for the rows of a pass, as in evaluation."""
+    """Maps of one layer for the rows of a pass, as in evaluation."""
 
     kind: Kind
     layer: MapLayer
     heads: tuple[int, ...]
-    """Numbers of the heads, from 0."""
     weights: Float[Tensor, "B H T S"]
     visible: Bool[Tensor, "B 1 T S"]
-    """The keys that the mask lets each query see."""
+    """Keys that each query may attend to by the mask."""
     part: MultiHead
     given: dict[str, Any]
-    """The arguments of its mechanism by name."""
+    """Arguments of the mechanism by name."""
 
     @property
     def place(self) -> tuple[int, int]:
-        """What layers are sorted by."""
+        """Sort key of layers."""
         return KINDS.index(self.kind), self.layer.number
 
     @property
@@ -45,11 +44,11 @@ class LayerMaps(NamedTuple):
         return self.layer.exact and self.part.mechanism.softmax
 
     def exact(self) -> Float[Tensor, "B H T S"] | None:
-        """What exact softmax makes of the same queries and keys; None where it has not both."""
+        """Return exact softmax on the same queries and keys; None if the layer lacks either."""
         q, k = self.given["q"], self.given["k"]
         if q is None or k is None:
             return None
-        # of queries or keys that come in several sets the first ones
+        # the first set, if queries or keys come in several sets
         heads, key_heads = self.part.heads, min(self.part.heads, self.given["v"].shape[1])
         mask, bias = self.given["mask"], self.given.get("bias")
         return exact_softmax(q[:, :heads], k[:, :key_heads], mask, bias)[:, list(self.heads)]
@@ -59,10 +58,7 @@ Use = Callable[[LayerMaps], object]
 
 
 def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
-    """The layers of attention of each kind that the model has, in order.
-
-    Self-attention of a part whose name begins with `encoder` is the encoder's, all other self-attention the decoder's.
-    """
+    """Return the attention layers by kind; self-attention is the encoder's in modules named `encoder...`."""
     found: dict[Kind, list[MultiHead]] = {kind: [] for kind in KINDS}
     for name, part in model.named_modules():
         if isinstance(part, MultiHead):
@@ -72,7 +68,7 @@ def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
 
 
 def describe(number: int, part: MultiHead) -> MapLayer:
-    """What the maps of a layer come from."""
+    """Return the origin of the maps of a layer."""
     mechanism = part.mechanism
     word, exact = mechanisms.word_of(type(mechanism)), mechanism.map == "exact"
     return MapLayer(number, word, exact, static=set("qxkg").isdisjoint(mechanism.uses))
@@ -81,12 +77,7 @@ def describe(number: int, part: MultiHead) -> MapLayer:
 def choose_layers(
     model: nn.Module, kinds: Sequence[Kind] | None = None, layers: Sequence[int] = (), heads: Sequence[int] = ()
 ) -> dict[Kind, tuple[dict[int, MultiHead], tuple[int, ...]]]:
-    """The chosen layers of each kind by number, and the chosen heads of each, both ascending.
-
-    All kinds that the model has when None, all layers and heads when empty.
-
-    Raises UsageError: the model has no attention, or no such kind, layer or head.
-    """
+    """Return layers by number, and heads, of each kind (None, empty: all). Raises UsageError if one does not exist."""
     present = attention_layers(model)
     if not present:
         raise UsageError("this model has no attention")
@@ -104,14 +95,11 @@ def choose_layers(
 
 @contextmanager
 def record(model: nn.Module, use: Use, **chosen: Any) -> Iterator[None]:
-    """Show the maps of each chosen layer to `use` whenever whole rows are read inside the context.
+    """Call `use` with the maps of each selected layer whenever whole rows are read inside the context.
 
-    The model's output, its mode and the random state stay as they are; the maps are those of
-    evaluation, without dropout.  `chosen` are kinds, layers and heads, as of `choose_layers`.
-
-    Raises:
-        UsageError: as `choose_layers`.
-        ValueError: a pass inside continues from a state.
+    The model's output, its mode and the random state are unchanged; maps are those of evaluation, without dropout.
+    `chosen` are kinds, layers and heads, as in `choose_layers`. Raises ValueError if a pass inside continues from a
+    state.
     """
     with ExitStack() as hooks:
         for kind, (parts, columns) in choose_layers(model, **chosen).items():
@@ -134,7 +122,7 @@ def _show(
     args: tuple[Any, ...],
     named: dict[str, Any],
 ) -> None:
-    """The hook of one layer."""
+    """Compute the maps of one layer, as its hook."""
     if not mechanism.recorded:
         return
     given = dict(zip(ARGUMENTS, args, strict=False)) | named
@@ -148,10 +136,10 @@ def _show(
 def exact_softmax(
     q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"], mask: Mask, bias: Float[Tensor, "b H T S"] | None = None
 ) -> Float[Tensor, "B H T S"]:
-    """softmax(q k^T / sqrt(D) + bias) over all keys that the mask allows.
+    """Return softmax(q k^T / sqrt(D) + bias) over all keys that the mask allows.
 
-    That is all earlier tokens, or the whole sequence, also where a mechanism is sparse.  H / G
-    neighbouring heads share one of keys; `bias` is that of the model's positions.
+    These are all earlier tokens, or the whole sequence, even if the mechanism is sparse. H / G neighboring heads share
+    a head of keys; `bias` is that of the model's positions.
     """
     scores = dot_scores(q * q.shape[-1] ** -0.5, k)
     if bias is not None:
@@ -160,9 +148,5 @@ def exact_softmax(
 
 
 def half_l1_distance(maps: Float[Tensor, "B H T S"], others: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T"]:
-    """Half the L1 distance of each pair of rows.
-
-    Between distributions it is the total variation distance: 0 for equal rows, 1 for rows that
-    share no key.  Effective maps may have negative entries; it may then exceed 1.
-    """
+    """Return half the L1 distance of rows: total variation of distributions (0 to 1), more if weights are negative."""
     return (maps - others).abs().sum(-1) / 2

@@ -1,7 +1,7 @@
-"""Noise on the attention scores of a trained model, before the softmax and after the mask.
+"""Noise on the attention scores of a trained model, after the mask and before the softmax.
 
-What a metric loses with noise in all layers or in some.  Source of the question: Su 2023, "Why does
-attention usually use softmax?" (spaces.ac.cn/archives/9593), part 1.
+Measures what a metric loses with noise in all or some layers. Source of the question: Su 2023, "Why does attention
+usually use softmax?" (spaces.ac.cn/archives/9593), part 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,25 +26,23 @@ from attnkit.scoring import Score
 
 SIGMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LARGEST = 20.0
-"""e^(sigma^2) has no double from 27 on."""
+"""Maximum sigma; e^(sigma^2) overflows a double from 27 on."""
 
 
 class NoisyPart(NamedTuple):
-    """The layers that are noisy together."""
+    """Layers that are noisy together; None: all kinds, or all layers."""
 
     kind: Kind | None = None
-    """All kinds when None."""
     layer: int | None = None
-    """All layers when None."""
 
 
 NoiseDraw = tuple[NoisyPart, float, int]
-"""The noisy layers, sigma and the seed of the noise."""
+"""Noisy layers, sigma and seed of the noise."""
 
 
 @dataclass(frozen=True)
 class NoiseEffects:
-    """Scores of a model without noise, and with it by part, sigma and metric, one a noise seed."""
+    """Scores of a model without noise, and with noise by part, sigma and metric, one score per seed."""
 
     clean: dict[str, Score]
     noisy: dict[tuple[NoisyPart, float], dict[str, list[float]]]
@@ -54,10 +52,7 @@ class NoiseEffects:
 
 @contextmanager
 def noisy(model: nn.Module, layers: Sequence[MultiHead], sigma: float, seed: int) -> Iterator[None]:
-    """The model with Gaussian noise on the scores of some layers, in evaluation too.
-
-    Masked keys stay masked.  The noise depends on the seed alone; the global random state stays.
-    """
+    """Add Gaussian noise, drawn from `seed`, to unmasked scores of layers; the global random state is unchanged."""
     devices = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
     with torch.random.fork_rng(devices=devices), ExitStack() as after:
         torch.manual_seed(seed)
@@ -81,17 +76,16 @@ def probe_noise(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> NoiseEffects:
-    """Score a model with noise on its attention scores; the rest is as in `score_changed`.
+    """Score a model with noise on its attention scores; other arguments and errors are those of `score_changed`.
 
     Args:
         sigmas: standard deviations of the noise.
-        by: which layers are noisy together: all ("model"), those of a kind, or one ("layer").
-        seeds: how often the noise is drawn; draws are the same for every sigma.
-        kinds, layers: which layers are noisy; all when None or empty.
+        by: layers that are noisy together: all ("model"), those of a kind ("kind"), or one ("layer").
+        seeds: number of draws of the noise, which are the same for every sigma.
+        kinds, layers: noisy layers; None or empty: all.
 
     Raises:
-        UsageError: a sigma or the number of seeds is out of range; a kind or layer is not there; a
-            layer forms no scores.
+        UsageError: If an argument is out of range, a layer does not exist, or a layer computes no scores.
     """
     check_sigmas(sigmas)
     if seeds < 1:
@@ -114,7 +108,7 @@ def probe_noise(
 
 
 def check_sigmas(sigmas: Sequence[float]) -> None:
-    """Raise UsageError where there is none, or one is out of range."""
+    """Raise UsageError if there are no sigmas, or one is out of range."""
     for sigma in sigmas or (0.0,):
         if not 0 < sigma <= LARGEST:
             raise UsageError(f"--sigma {sigma:g}: must be above 0 and at most {LARGEST:g}")
@@ -123,10 +117,7 @@ def check_sigmas(sigmas: Sequence[float]) -> None:
 def _parts(
     model: Model, by: str, kinds: Sequence[Kind] | None, layers: Sequence[int]
 ) -> dict[NoisyPart, list[MultiHead]]:
-    """The chosen layers, in groups that are noisy together.
-
-    Raises UsageError: there is no such layer, or one forms no scores.
-    """
+    """Return the selected layers, grouped by `by`. Raises UsageError if one does not exist, or computes no scores."""
     groups: dict[NoisyPart, list[MultiHead]] = {}
     for kind, (parts, _) in choose_layers(model, kinds, layers).items():
         for number, part in parts.items():

@@ -1,10 +1,10 @@
 """Word alignments of sentence pairs from the cross attention of a trained run.
 
-A link i-j says that word i of the source and word j of the target, both from 0, translate each other; in text that is
-the Pharaoh format. Gold alignments may hold possible links beside sure ones, written i?j.
+A link i-j means that word i of the source and word j of the target, both from 0, translate each other; its text form
+is the Pharaoh format. Gold alignments may have possible links, written i?j, besides sure links.
 
-Source: Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models",
-section 5.1, for the alignment error rate.
+Source: Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 5.1, for the
+alignment error rate.
 """
 
 import re
@@ -30,21 +30,21 @@ Links = frozenset[Link]
 Method = Literal["argmax", "mutual", "threshold"]
 METHODS: tuple[Method, ...] = ("argmax", "mutual", "threshold")
 BLANK = (".", ".")
-"""What is read for a pair with an empty side, so that pairs keep their numbers in messages."""
+"""Replacement for a pair with an empty side, so that messages number the pairs correctly."""
 
 _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})")
 
 
 class Head(NamedTuple):
-    """Where alignments are taken from."""
+    """Origin of alignments: weights of one head."""
 
     layer: int
     head: int | None
     """None: the mean over all heads of the layer."""
     step: Step
-    """`output` takes the weights with which a target word is predicted, `input` those of the next
-    step, which reads it; that suits the middle layers of deep models (Chen et al. 2020,
-    "Accurate Word Alignment Induction from Neural Machine Translation")."""
+    """`output` selects the weights of the step that predicts a target word, `input` those of the next step, which
+    reads it; the latter suits the middle layers of deep models (Chen et al. 2020, "Accurate Word Alignment Induction
+    from Neural Machine Translation")."""
 
     def __str__(self) -> str:
         name = "mean of heads" if self.head is None else f"head {self.head}"
@@ -52,26 +52,23 @@ class Head(NamedTuple):
 
 
 class LinkRule(NamedTuple):
-    """How weights become links, see `links`."""
+    """Conversion of weights to links; see `links`."""
 
     method: Method = "argmax"
     least: float = 0.0
 
 
 HeadLinks = dict[Head, Links]
-"""The links of one sentence pair by each head."""
+"""Links of one sentence pair for each head."""
 
 
 def words(line: str) -> list[str]:
-    """The words that links count: what stands between white space."""
+    """Split a line into the words that links count, by white space."""
     return clean(line).split()
 
 
 def heads(run: Run) -> list[Head]:
-    """All places where alignments can be taken from, layer by layer, the means last in each.
-
-    Raises UsageError: the model has no cross attention.
-    """
+    """Return all heads, layer by layer, with the mean last in each. Raises UsageError without cross attention."""
     model = run.recipe.model
     if model.shape != "encoder-decoder":
         raise UsageError(
@@ -82,10 +79,10 @@ def heads(run: Run) -> list[Head]:
 
 
 def default_head(run: Run) -> Head:
-    """The default without gold: the mean over the heads of the last layer but one, output.
+    """Return the default without gold alignments: the mean over heads of the second-to-last layer, output.
 
-    The layer as Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
-    Models"; of one or two layers the last.
+    The layer follows Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models"; with one or
+    two layers it is the last.
     """
     layers = run.recipe.model.cross_layers
     return Head(layers - 2 if layers > 2 else layers - 1, None, "output")
@@ -100,16 +97,15 @@ def align(
     device: str = "auto",
     warn: Callable[[str], object] = lambda text: None,
 ) -> Iterator[HeadLinks]:
-    """Links of each sentence pair by each wanted head; none where a side is empty.
+    """Yield the links of each sentence pair for each of the `wanted` heads; no links if a side is empty.
 
-    `pairs` are source and target lines, `wanted` some of `heads`; device auto takes a GPU where
-    there is one.  `warn` is told, after the last pair, of those longer than in training.
+    `warn` is called after the last pair with a note on pairs that are longer than in training.
 
     Raises:
-        UsageError: the model has no cross attention, or no such layer or head.
-        DataError: a line is longer than the model reads.
+        UsageError: If the model has no cross attention, or no such layer or head.
+        DataError: If a line exceeds the length limit of the model.
     """
-    heads(run)  # refuses a model without cross attention
+    heads(run)  # raises for a model without cross attention
     layers = sorted({head.layer for head in wanted})
     reader = MapReader(run, kinds=["cross"], layers=layers, step="input", device=device)
     numbers = [head.head for head in wanted if head.head is not None]
@@ -134,16 +130,16 @@ def align(
 
 
 def word_weights(maps: AttentionMaps, step: Step, sizes: tuple[int, int]) -> Float[NDArray[np.float32], "L H T S"]:
-    """Weights between the words of two lines; attention to a word sums, from a word averages.
+    """Return weights between the words of two lines, summed over the attended and averaged over the attending word.
 
     Args:
-        maps: cross attention, its rows named by what the decoder read, from the begin token on.
-        step: which row belongs to a target token, see `Head`.
-        sizes: words of the source and of the target; one without a token gets zeros.
+        maps: cross attention whose rows are labeled by decoder input, from the begin token on.
+        step: which row belongs to a target token; see `Head`.
+        sizes: numbers of source and target words; a word without a token gets zeros.
     """
     queries = maps.queries
     if step == "output":
-        # the row that read one token wrote the next; the last wrote the end token
+        # the row that reads a token predicts the next token; the last row predicts the end token
         queries = (*queries[1:], queries[0])
     by_word = replace(maps, queries=_numbered(queries), keys=_numbered(maps.keys)).by_word()
     rows, columns = (
@@ -157,10 +153,7 @@ def word_weights(maps: AttentionMaps, step: Step, sizes: tuple[int, int]) -> Flo
 
 
 def _numbered(tokens: Sequence[Token]) -> tuple[Token, ...]:
-    """Tokens with the number of their word in the line.
-
-    `Token.word` skips special tokens of the recipe, such as separators; here they are text.
-    """
+    """Return tokens with the index of their word in the line; special tokens of the recipe are text here."""
     out, word, begun = [], 0, False
     for token in tokens:
         if token.id in MARKS:
@@ -176,14 +169,15 @@ def _numbered(tokens: Sequence[Token]) -> tuple[Token, ...]:
 
 
 def links(weights: Float[NDArray[np.float32], "T S"], method: Method = "argmax", least: float = 0.0) -> Links:
-    """Links from the weights that target words give to source words.
+    """Return links from the weights that target words give to source words.
 
-    argmax: each target word with the source word of its largest weight; mutual: only where that
-    weight is also the largest that the source word gets; threshold: all weights of at least
-    `least`, which also bounds the other two.  A weight of zero or below never links.
+    argmax links each target word to the source word of its largest weight; mutual only if that weight is also the
+    largest that the source word gets; threshold links all weights of at least `least`, which also bounds the other two
+    methods. A weight of zero or below never links.
     """
     if not weights.size:
         return frozenset()
+    # at least the smallest positive float, so that a weight of 0 never links
     linked = weights >= max(least, np.nextafter(0, 1, dtype=np.float32))
     if method != "threshold":
         linked &= np.arange(weights.shape[1]) == weights.argmax(1)[:, None]
@@ -194,25 +188,20 @@ def links(weights: Float[NDArray[np.float32], "T S"], method: Method = "argmax",
 
 
 def pharaoh(links: Iterable[Link]) -> str:
-    """Links as `0-0 1-2 2-1`, by source word."""
+    """Format links as `0-0 1-2 2-1`, ordered by source word."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 class Gold(NamedTuple):
-    """The alignment of a sentence pair by human annotators."""
+    """Alignment of a sentence pair by human annotators."""
 
     sure: Links
     possible: Links
-    """The sure links among them."""
+    """Possible links, including the sure links."""
 
 
 def gold(line: str, where: str, source: int, target: int) -> Gold:
-    """The gold alignment in a line such as `0-0 1?2 2p3`; ? and p mark what is only possible.
-
-    `where` is file and line, for messages; `source` and `target` are the pair's numbers of words.
-
-    Raises DataError: it is malformed, or names a word that is not there.
-    """
+    """Parse a line such as `0-0 1?2 2p3` (? or p: only possible). Raises DataError if malformed or out of range."""
     sure, possible = set(), set()
     for part in line.split():
         found = _LINK.fullmatch(part)
@@ -231,32 +220,32 @@ def gold(line: str, where: str, source: int, target: int) -> Gold:
 
 
 class LinkCounts(NamedTuple):
-    """Links of some sentence pairs, predicted and gold."""
+    """Numbers of predicted and gold links of some sentence pairs."""
 
     predicted: int = 0
     sure: int = 0
-    """In the gold."""
+    """Number of sure gold links."""
     predicted_sure: int = 0
     predicted_possible: int = 0
 
     @classmethod
     def of(cls, predicted: Links, gold: Gold) -> "LinkCounts":
-        """The counts of one sentence pair."""
+        """Return the counts of one sentence pair."""
         sure, possible = predicted & gold.sure, predicted & gold.possible
         return cls(len(predicted), len(gold.sure), len(sure), len(possible))
 
     def plus(self, other: "LinkCounts") -> "LinkCounts":
-        """The sum of both."""
+        """Return the sum of both."""
         return LinkCounts(*(ours + theirs for ours, theirs in zip(self, other, strict=True)))
 
     @property
     def precision(self) -> float:
-        """Percent of the predicted links that are possible; 100 where there are none."""
+        """Percentage of predicted links that are possible; 100 without predicted links."""
         return 100 * self.predicted_possible / self.predicted if self.predicted else 100.0
 
     @property
     def recall(self) -> float:
-        """Percent of the sure links that are predicted; 100 where there are none."""
+        """Percentage of sure links that are predicted; 100 without sure links."""
         return 100 * self.predicted_sure / self.sure if self.sure else 100.0
 
     @property
@@ -267,7 +256,7 @@ class LinkCounts(NamedTuple):
 
 
 def quality(found: Iterable[HeadLinks], golds: Iterable[Gold]) -> dict[Head, LinkCounts]:
-    """How the links of each head agree with gold, over all sentence pairs."""
+    """Return how well the links of each head agree with gold alignments, over all sentence pairs."""
     total: dict[Head, LinkCounts] = {}
     for predicted, gold in zip(found, golds, strict=True):
         for head, links in predicted.items():
@@ -276,5 +265,5 @@ def quality(found: Iterable[HeadLinks], golds: Iterable[Gold]) -> dict[Head, Lin
 
 
 def best(scores: dict[Head, LinkCounts]) -> Head:
-    """The head with the lowest alignment error rate; of equal ones the first."""
+    """Return the head with the lowest alignment error rate, the first if several are equal."""
     return min(scores, key=lambda head: scores[head].error)

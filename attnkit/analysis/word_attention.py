@@ -1,4 +1,4 @@
-"""How much of one word each head reads at another: heads ranked by that weight."""
+"""Attention from one word to another: heads ranked by its weight."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,25 +12,24 @@ from attnkit.text import quoted
 
 
 class HeadReading(NamedTuple):
-    """What one head lets a word read of another."""
+    """Attention of one head from a word to another word."""
 
     layer: int
     head: int
     weight: float
-    """Summed over the tokens of the word that is read, averaged over those of the word that reads;
-    where a word occurs several times, over all its occurrences."""
+    """Weight summed over the tokens of the attended word, averaged over the tokens of the attending word, with all
+    their occurrences."""
     most_read: str
-    """The word that the same queries give most weight to."""
+    """Word with the highest weight for the same queries."""
     highest: float
-    """Its weight."""
+    """Weight of that word."""
 
 
 def rank_heads(maps: AttentionMaps, reader: str, read: str) -> list[HeadReading]:
-    """All heads, from the one whose `reader` gives most weight to `read`.
+    """Return all heads by the weight that the word `reader` gives to the word `read`, highest first.
 
-    Words are compared without case and without the punctuation around them.
-
-    Raises UsageError: a word is not on its axis; names the words that are.
+    Words are compared without case and surrounding punctuation. Raises UsageError, which lists the words, if one is
+    missing.
     """
     words = maps.by_word()
     rows = _places(words.queries, reader, f"--from {reader}")
@@ -46,7 +45,7 @@ def rank_heads(maps: AttentionMaps, reader: str, read: str) -> list[HeadReading]
 
 
 def has_word(tokens: Sequence[Token], word: str) -> bool:
-    """Whether one of the words that these tokens spell is this one."""
+    """Return whether the tokens contain a word."""
     text = "".join(token.text for token in tokens if not token.special)
     return _plain(word) in map(_plain, text.split(MARK))
 
@@ -64,7 +63,7 @@ def _word(token: Token) -> str:
 
 
 def _plain(text: str) -> str:
-    """A word without what stands around its letters and digits."""
+    """Return a word in lower case without what surrounds its letters and digits."""
     word = text.strip(MARK).casefold()
     inside = [at for at, sign in enumerate(word) if sign.isalnum()]
     return word[inside[0] : inside[-1] + 1] if inside else word

@@ -1,4 +1,4 @@
-"""What decoding costs, by the search that `attnkit generate` runs."""
+"""Speed and memory of decoding with the search of `attnkit generate`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from attnkit.runs import Run
 from attnkit.scoring.evaluation import answers
 
 WARM, PROFILED, SINGLE = 16, 64, 20
-"""Lines decoded before the clock starts, under the profiler (and for counting), and one at a time."""
+"""Number of lines decoded for warm-up, under the profiler (and to count operations), and one at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSpeed(Speed):
-    """The speed of decoding, text to text."""
+    """Speed of decoding, from text to text."""
 
     search: str
     lines: int
     lines_per_second: float
     one_line_seconds: float
-    """Median of a line by itself."""
+    """Median time of a line decoded alone."""
 
 
 def measure(
@@ -38,11 +38,11 @@ def measure(
     trace: Path | None = None,
     note: Callable[[str], object] = lambda _: None,
 ) -> DecodingSpeed:
-    """Decode the sources: all for the clock, a part of them under the profiler if a trace is wanted.
+    """Time the decoding of all sources; with `trace`, decode a part of them under the profiler.
 
     Raises:
-        DataError: the model answers NaN, or is damaged.
-        OutputError: the trace cannot be written.
+        DataError: If the model produces NaN, or is damaged.
+        OutputError: If the trace cannot be written.
     """
     recipe, model, tokenizer = run.recipe, run.model(device), run.tokenizer()
     if device == "cpu":

@@ -1,4 +1,4 @@
-"""What to measure: mechanisms with options, lengths, shapes and budgets."""
+"""What to measure: mechanisms with options, lengths, shapes and time limits."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,16 +9,16 @@ from attnkit.recipe.mechanism_registry import options_of_words
 from attnkit.recipe.sweep import parted
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Lengths that every mechanism is measured at by default."""
+"""Default lengths for all mechanisms."""
 LONGEST = 65536
-"""One more for mechanisms of linear cost."""
+"""Additional length for mechanisms of linear cost."""
 BASELINE = "fused"
 """Label of torch's scaled_dot_product_attention."""
 PASSES = ("forward", "forward+backward")
 
 
 class Candidate(NamedTuple):
-    """A mechanism with options, as the command line names it; the baseline has no word."""
+    """A mechanism with options, labeled as on the command line; the baseline has no mechanism name."""
 
     label: str
     word: str = ""
@@ -26,11 +26,11 @@ class Candidate(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """What all points share."""
+    """Settings shared by all measurements."""
 
     causal: bool = False
     layer: bool = False
-    """The whole layer with its projections, instead of mixing alone."""
+    """Whether to measure the whole layer with its projections, instead of attention alone."""
     device: str = "cpu"
     dtype: str = "float32"
     batch: int = 1
@@ -38,7 +38,7 @@ class Workload(NamedTuple):
     head_width: int = 64
     repeats: int = 5
     budget: float = 10.0
-    """Seconds for one pass of one mechanism at one length."""
+    """Maximum seconds for one pass of one mechanism at one length."""
     threads: int | None = None
     plugins: tuple[Path, ...] = ()
 
@@ -51,16 +51,13 @@ class Sweep(NamedTuple):
 
 
 def candidate(text: str) -> Candidate:
-    """WORD or WORD:OPTION=VALUE,... with values as recipes write them: local:window=128.
-
-    Raises UsageError for an unknown word or option, or a value of a wrong type.
-    """
+    """Parse MECHANISM or MECHANISM:OPTION=VALUE,... such as local:window=128. Raises UsageError if it is invalid."""
     word, _, rest = text.partition(":")
     return Candidate(text, word, options_of_words(word, parted(rest) if rest else []))
 
 
 def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Sweep]:
-    """The baseline first, then the candidates; by default linear ones reach further."""
+    """Return the sweep of the baseline, then those of the candidates; by default, linear ones get longer inputs."""
     chosen = tuple(sorted(set(lengths or LENGTHS)))
     swept = []
     for one in candidates:
@@ -70,6 +67,6 @@ def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> li
 
 
 def measurable(words: Sequence[str], causal: bool) -> list[str]:
-    """The mechanisms among some words that can hide the future, or look both ways."""
+    """Return the mechanisms that support causal attention, or attention in both directions."""
     known = [(word, mechanisms.facts(word)) for word in words]
     return [word for word, facts in known if (facts.causal if causal else facts.encoder)]

@@ -1,4 +1,4 @@
-"""Mechanisms measured length by length, and how their time and memory grow."""
+"""Time and memory of mechanisms by length, and exponents of their growth."""
 
 import math
 import multiprocessing
@@ -11,31 +11,31 @@ from attnkit.device import starting_processes
 from attnkit.storage.files import process_folder
 
 START = 60.0
-"""Seconds that a process may take to import, build and warm up."""
+"""Maximum seconds for a process to import, build and warm up."""
 PRELOAD = ["attnkit.bench.worker", "torch.fx.experimental.symbolic_shapes"]
-"""What the process that is forked has imported: the second is what autograd imports when used."""
+"""Modules that the fork server imports; autograd imports the second one on first use."""
 LOW, HIGH = 2048, 16384
-"""Exponents are fitted over these lengths: below them fixed costs count, beyond few go."""
+"""Range of lengths for fitting exponents: below it fixed costs matter, above it few mechanisms are measured."""
 
 
 class Measure(NamedTuple):
-    """One pass of one mechanism at one length."""
+    """Measurement of one pass of one mechanism at one length."""
 
     seconds: float | None = None
-    """Median over the rounds."""
+    """Median over rounds."""
     samples: tuple[float, ...] = ()
     ratio: float | None = None
-    """Seconds of the baseline by its own, the median over the rounds."""
+    """Time of the baseline divided by that of the mechanism, median over rounds."""
     bytes: int | None = None
-    """Peak beyond the inputs, parameters and libraries."""
+    """Peak memory beyond inputs, parameters and libraries."""
     failure: str = ""
-    """Why it could not be measured, in a word or two."""
+    """Reason of a failure in one or two words."""
     why: str = ""
-    """The same as a sentence."""
+    """The reason as a sentence."""
 
 
 class Point(NamedTuple):
-    """One mechanism at one length."""
+    """Measurements of one mechanism at one length."""
 
     label: str
     length: int
@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """value ~ length ** exponent between two lengths."""
+    """Power law: value ~ length ** exponent between two lengths."""
 
     exponent: float
     low: int
@@ -53,9 +53,9 @@ class Fit(NamedTuple):
 def measure(
     sweeps: Sequence[Sweep], workload: Workload, note: Callable[[str], object] = lambda _: None
 ) -> Iterator[Point]:
-    """Points length by length, in the order of the sweeps; `note` is told what goes on.
+    """Yield measurements length by length, in the order of the sweeps; `note` is called with the progress.
 
-    A pass that failed is not tried at longer lengths, nor the backward pass after a forward pass.
+    A failed pass is skipped at longer lengths, and so is the backward pass after a failed forward pass.
     """
     failed = dict[tuple[str, str], Measure]()
     for length in sorted({length for sweep in sweeps for length in sweep.lengths}):
@@ -72,7 +72,7 @@ def measure(
 
 
 def _measure(workload: Workload, candidate: Candidate, length: int, kind: str) -> Measure:
-    """One pass: its first run, then rounds in which it and the baseline take turns."""
+    """Measure the first run of a pass, and then rounds in which it alternates with the baseline."""
     found, rounds = Measure(), list[tuple[float, float]]()
     where, budget = f"{candidate.label} at {length:,}", f"{workload.budget:g} s"
     try:
@@ -97,10 +97,7 @@ def _measure(workload: Workload, candidate: Candidate, length: int, kind: str) -
 
 
 def _answers(workload: Workload, *request: Any) -> Iterator[tuple[str, Any]]:
-    """What a process of its own answers: it is forked from one that has imported torch alone.
-
-    Raises TimeoutError where an answer did not come in time.
-    """
+    """Yield the messages of a new process of the fork server. Raises TimeoutError if a message is late."""
     from attnkit.bench.worker import serve
 
     context, own = multiprocessing.get_context("forkserver"), multiprocessing.current_process()
@@ -124,7 +121,7 @@ def _answers(workload: Workload, *request: Any) -> Iterator[tuple[str, Any]]:
         raise TimeoutError
     except (EOFError, ConnectionError):
         process.join(5)
-        if code := process.exitcode:  # the system kills (signal 9) what takes too much memory
+        if code := process.exitcode:  # the system kills (signal 9) processes with too much memory
             yield "error", "memory" if code == -9 else f"the process ended with code {code}"
     finally:
         process.kill()
@@ -134,9 +131,9 @@ def _answers(workload: Workload, *request: Any) -> Iterator[tuple[str, Any]]:
 
 
 def fit(curve: Sequence[tuple[int, float]]) -> Fit | None:
-    """Least squares in log-log of (length, value), lengths ascending.
+    """Fit a power law to (length, value) pairs, ascending, by least squares on logarithms; None for fewer than two.
 
-    Over LOW..HIGH, or over all where fewer than two lie there.
+    Fits lengths in LOW..HIGH, or all if fewer than two are in that range.
     """
     usable = [(length, value) for length, value in curve if value > 0]
     inside = [(length, value) for length, value in usable if LOW <= length <= HIGH]

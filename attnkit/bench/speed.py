@@ -1,4 +1,4 @@
-"""How fast something is computed on this machine, and what its matrix products reach of the fastest ones."""
+"""Speed of computations on this machine, compared with its fastest matrix products."""
 
 import os
 from collections.abc import Callable
@@ -18,37 +18,37 @@ from attnkit.ops.onednn import product
 from attnkit.storage.files import process_folder, write_output
 
 SIDES, REPEATS = (512, 1024, 2048), 4
-"""Sides of square matrices, and how often each product is made; the fastest counts."""
+"""Sizes of square matrices, and repetitions of each product, of which the fastest counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """How fast something is computed."""
+    """Speed of a computation."""
 
     device: str
     threads: int
     seconds: float
-    """Of the whole: an average update, or all lines."""
+    """Time of an average update, or of all lines."""
     tokens_per_second: float
-    """Real target tokens, or those of the outputs."""
+    """Target tokens without padding, or output tokens."""
     operations_per_token: float
-    """Of matrix products, two a multiplication."""
+    """Operations of matrix products: a multiplication with its addition counts as two."""
     peaks: dict[str, float]
-    """Operations a second of large matrix products here, by precision."""
+    """Operations per second of large matrix products on this machine, by precision."""
     peak_memory_bytes: int | None
 
     @property
     def operations_per_second(self) -> float:
-        """Of matrix products."""
+        """Operations of matrix products per second."""
         return self.operations_per_token * self.tokens_per_second
 
     def record(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all values by name, as JSON has them."""
         return asdict(self) | {"operations_per_second": self.operations_per_second}
 
 
 def timed(work: Callable[[], object], device: str) -> tuple[float, int | None]:
-    """Seconds and peak memory in bytes of some work; None where the system does not tell that."""
+    """Return seconds and peak memory in bytes of a call; None if the system does not report memory."""
     watched = reset_peak_memory(device) is not None
     start = clock(device)
     work()
@@ -57,24 +57,21 @@ def timed(work: Callable[[], object], device: str) -> tuple[float, int | None]:
 
 
 def write_trace(path: Path, work: Callable[[], object], device: str) -> None:
-    """Do some work under torch's profiler; its trace is for Chrome's and Perfetto's viewers.
-
-    Raises OutputError: the trace cannot be written.
-    """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler talks to stderr
+    """Profile a call and write the trace for Chrome or Perfetto. Raises OutputError if it cannot be written."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler prints to stderr
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * device.startswith("cuda")
     with profile(activities=activities) as profiler:
         work()
     with TemporaryDirectory(dir=process_folder()) as folder:
         written = Path(folder) / path.name
         profiler.export_chrome_trace(str(written))
-        if not written.exists():  # torch says nothing of a disk that is full
+        if not written.exists():  # torch reports no error if the disk is full
             raise OutputError(f"{path}: torch could not write the trace; is {folder} full?")
         write_output(path, written.read_bytes())
 
 
 def peak(precision: str, device: str) -> float:
-    """Operations a second (two for each multiplication) of the fastest large matrix product."""
+    """Return the operations per second (two per multiplication) of the fastest large matrix product."""
     best = 0.0
     with torch.no_grad():
         for side in SIDES:

@@ -1,4 +1,4 @@
-"""What an update of a training costs, by the loop that `attnkit train` runs."""
+"""Speed and memory of updates in the training loop of `attnkit train`."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,18 +20,18 @@ from attnkit.train.fit import Training, TrainingJob
 from attnkit.train.signals import StopSignals
 
 WARM, PROFILED = 3, 5
-"""Updates before the clock starts, and under the profiler."""
+"""Number of updates for warm-up, and under the profiler."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpeed(Speed):
-    """The speed of updates without validation and saving."""
+    """Speed of updates without validation and checkpoints."""
 
     precision: str
     updates: int
     padding_source: float | None
     padding_target: float
-    """Share of padding among the tokens of the first epoch."""
+    """Fraction of padding among the tokens of the first epoch."""
 
 
 def training_speed(
@@ -43,11 +43,11 @@ def training_speed(
     trace: Path | None = None,
     note: Callable[[str], object] = lambda _: None,
 ) -> TrainingSpeed:
-    """Make updates from random weights: for the clock, then under the profiler if a trace is wanted.
+    """Time updates from random weights; with `trace`, make more updates under the profiler.
 
     Raises:
-        MemoryLimitError, DivergedError: as the training would.
-        OutputError: the trace cannot be written.
+        MemoryLimitError, DivergedError: As in training.
+        OutputError: If the trace cannot be written.
     """
     if device == "cpu":
         keep_freed_memory()  # as training does
@@ -85,7 +85,7 @@ def training_speed(
 
 @contextmanager
 def training_on(recipe: Recipe, prepared: PreparedData, precision: str, device: str) -> Iterator[Training]:
-    """A training that neither validates nor ends, in a folder that goes away."""
+    """Provide a training that neither validates nor ends, in a temporary folder."""
     endless = 2**40
     changes = {"steps": endless, "valid_every": 0, "save_every": endless, "log_to": ()}
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})

@@ -1,4 +1,4 @@
-"""What a measuring process does: a mechanism alone for its memory, then by turns for its time."""
+"""The measuring process: a mechanism alone for memory, then alternating with the baseline for time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,11 +18,11 @@ from attnkit.layers import MultiHead
 from attnkit.memory import free_memory, keep_freed_memory, peak_memory, process_memory, reset_peak_memory
 
 SHORTEST_SAMPLE = 0.02
-"""Seconds that one sample lasts at least: faster passes are repeated within it."""
+"""Minimum seconds of a sample, within which faster passes are repeated."""
 WARM_UP_LENGTH = 64
-"""Length of the run that loads kernels and starts threads before anything is measured."""
+"""Length of the pass that loads kernels and starts threads before measuring."""
 MEMORY_SHARE = 0.95
-"""Share of the free memory that a process may take."""
+"""Fraction of the free memory that a process may use."""
 
 Answer = tuple[str, Any]
 
@@ -31,12 +31,12 @@ class Fused(Attention):
     """Torch's fused kernel, the baseline."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, *_: Any, **__: Any) -> Out:
-        """softmax(q k^T / sqrt(D)) v over all keys, or the earlier ones."""
+        """Return softmax(q k^T / sqrt(D)) v over all keys, or the earlier ones if causal."""
         return Out(F.scaled_dot_product_attention(q, k, v, is_causal=mask.causal), None)
 
 
 class Inputs:
-    """Random inputs of one length by name and shape, made when they are first wanted."""
+    """Random inputs of one length by name and shape, created on first use."""
 
     def __init__(self, workload: Workload, length: int) -> None:
         self.workload, self.length = workload, length
@@ -45,7 +45,7 @@ class Inputs:
         self._tensors: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """[B, *shape]."""
+        """Return a random tensor [B, *shape]."""
         if (name, shape) not in self._tensors:
             size, device = (self.workload.batch, *shape), self.workload.device
             tensor = torch.randn(size, dtype=self.kind, device=device, requires_grad=True)
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 
 class Runner:
-    """Passes of a candidate at one length; layers that differ run one after the other."""
+    """Passes of a candidate at one length; layers that differ by depth run one after the other."""
 
     def __init__(self, candidate: Candidate, inputs: Inputs) -> None:
         word, options = candidate.word, candidate.options
@@ -72,7 +72,7 @@ class Runner:
         self.device = inputs.workload.device
 
     def run(self, kind: str) -> None:
-        """One pass: forward as in evaluation, or forward and backward as in training."""
+        """Run a pass: forward as in evaluation, or forward and backward as in training."""
         backward = kind == PASSES[1]
         for module, sources, forward in self.calls:
             module.train(backward)
@@ -83,7 +83,7 @@ class Runner:
                     torch.autograd.grad(y, wanted, self.gradient.expand_as(y), allow_unused=True)
 
     def seconds(self, kind: str, times: int = 1) -> float:
-        """Of one pass of one layer, the mean over `times` passes."""
+        """Return the seconds of one pass of one layer, averaged over `times` passes."""
         start = clock(self.device)
         for _ in range(times):
             self.run(kind)
@@ -91,7 +91,7 @@ class Runner:
 
 
 def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
-    """The layer at a depth of its chain, built for the inputs."""
+    """Build the layer at a depth, with its inputs."""
     workload, length = inputs.workload, inputs.length
     heads, width = workload.heads, workload.heads * workload.head_width
     if candidate.word:
@@ -118,7 +118,7 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
 
 
 def serve(connection: Connection, workload: Workload, candidate: Candidate, length: int, kind: str) -> None:
-    """Send the answers of `probe`; an error is one, too.  The command may have ended meanwhile."""
+    """Send the messages of `probe`, or an error; the receiving command may have ended meanwhile."""
     for path in workload.plugins:
         mechanisms.plug_in(path)
     if workload.threads:
@@ -143,9 +143,9 @@ def serve(connection: Connection, workload: Workload, candidate: Candidate, leng
 
 
 def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> Iterator[Answer]:
-    """That it is built, seconds and peak bytes of its first pass, then rounds of samples.
+    """Yield that the mechanism is built, seconds and peak bytes of its first pass, then rounds of samples.
 
-    Each round has the seconds of this candidate and of the baseline, which take turns.
+    A round has the seconds of the candidate and of the baseline, which alternate.
     """
     Runner(candidate, Inputs(workload, min(WARM_UP_LENGTH, length))).run(kind)
     inputs = Inputs(workload, length)
@@ -168,7 +168,7 @@ def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> I
 
 
 def _limit_memory() -> None:
-    """Let allocations fail where the machine's memory ends, instead of having the system kill processes."""
+    """Make allocations fail at the end of free memory, before the system kills processes."""
     import resource
 
     free, used = free_memory(), process_memory("VmData")

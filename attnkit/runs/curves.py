@@ -1,4 +1,4 @@
-"""Learning curves of runs, and their scores against cost or a value that was tuned, as numbers."""
+"""Learning curves of runs, and scores against cost or a tuned value, as numbers."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ Record = Mapping[str, Any]
 Logs = Mapping[Path, Sequence[Record]]
 Note = Callable[[str], object]
 Lines = dict[int, dict[float, float]]
-"""By seed, what each value scored."""
+"""Validation result of each value, by seed."""
 
 
 class Logged(NamedTuple):
-    """A curve of the log: the key of its records, the title of its axis, the key of its time."""
+    """A logged quantity: its key in the records, the title of its axis, and the key of its time."""
 
     key: str
     title: str
@@ -41,13 +41,13 @@ CURVES = {
     "gradient-norm": Logged("grad_norm", "gradient norm"),
     "tokens-per-second": Logged("tokens_per_second", "tokens per second"),
 }
-"""What is drawn against the progress of training, by its word on the command line."""
+"""Quantities plotted against the progress of training, by command-line name."""
 SCORE = "score"
-"""The word for the first metric of the evaluation; the name of a metric is that metric."""
+"""Command-line name of the evaluation's first metric; other metrics go by their own names."""
 FRONT = "front"
-"""The series of those scores that none beats with as small a state."""
+"""Name of the series of scores that no run with an equal or smaller state exceeds."""
 VIEWS = ("overview", "differences")
-"""What `attnkit plot` draws of whole recipes."""
+"""Plots of whole recipes by `attnkit plot`."""
 AXES = {
     "updates": "updates",
     "tokens": "target tokens",
@@ -59,15 +59,15 @@ AXES = {
 OF_SCORES = ("parameters", "state", "length")
 """Axes that only scores have."""
 WIDE = 8
-"""Largest value by smallest, from which on the axis of a key is logarithmic."""
+"""Ratio of the largest to the smallest value of a key from which its axis is logarithmic."""
 LOSS = "validation-loss"
 TIMES = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
-"""From how many seconds on, seconds in it, and name of a unit of time."""
+"""Units of time: minimum number of seconds to use the unit, seconds per unit, name."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one variant that differ in their seed alone: one line a run."""
+    """Runs of one variant that differ only in their seeds: one line per run."""
 
     name: str
     lines: tuple[tuple[Point, ...], ...]
@@ -75,32 +75,32 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """One quantity of several variants: what terminal, picture and report draw."""
+    """One quantity of several variants, for terminal, pictures and reports."""
 
     title: str
-    """What is on the vertical axis."""
+    """Label of the vertical axis."""
     x: str
-    """What is on the horizontal axis, with its unit."""
+    """Label of the horizontal axis, with its unit."""
     series: tuple[Series, ...]
     from_zero: bool = False
-    """Whether the horizontal axis begins at zero: that of a score does not."""
+    """Whether the horizontal axis starts at zero; that of scores does not."""
     log_x: bool = False
-    """Whether the horizontal axis is logarithmic: that of a length is."""
+    """Whether the horizontal axis is logarithmic, as for lengths."""
 
     @property
     def points(self) -> list[Point]:
-        """Of all lines."""
+        """The points of all lines."""
         return [point for one in self.series for line in one.lines for point in line]
 
 
 class RunGroup(NamedTuple):
-    """Runs whose recipes are equal but for the seed, and a name that tells them apart."""
+    """Runs whose recipes differ only in the seed, with a name that distinguishes the group."""
 
     name: str
     runs: list[Run]
 
     def series(self, lines: Iterable[tuple[Point, ...]]) -> Iterator[Series]:
-        """Those of its lines that have points, if any."""
+        """Yield one series of the lines that have points, unless none has."""
         if drawn := tuple(line for line in lines if line):
             yield Series(self.name, drawn)
 
@@ -108,19 +108,19 @@ class RunGroup(NamedTuple):
 def learning_curves(
     runs: Sequence[Run], names: Sequence[str] = (), x: str | None = None, *, note: Note
 ) -> list[Curves]:
-    """What is to be drawn of some runs, finished or not; what cannot be drawn is noted.
+    """Return the curves to draw for runs, finished or not.
 
     Args:
-        runs: of one task, in the order of their colours.
-        names: words of CURVES, `score`, or metrics; by default the training loss, and what was validated.
-        x: a word of AXES; by default time for scores, and updates for all else.  Or a dotted key
-            whose values are numbers, as train.lr, for what was validated (see `_by_value`).
-        note: called with a sentence about each run that is left out, and about what a reader must know.
+        runs: runs of one task, in the order of their colors.
+        names: keys of `CURVES`, `score`, or metrics; default: the training loss and what was validated.
+        x: a key of `AXES` (default: time for scores, updates otherwise), or a dotted recipe key with numeric values
+            such as train.lr, to plot validation results against (see `_by_value`).
+        note: called with a sentence for each run that is left out, and for each caveat.
 
     Raises:
-        UsageError: runs of different tasks; an unknown name; nothing to draw.
-        DataError: the log or the scores of all runs are damaged.
-        MissingInputError: the plug-in of a run is missing.
+        UsageError: If runs have different tasks, a name is unknown, or there is nothing to draw.
+        DataError: If all logs are damaged or empty, or scores are damaged.
+        MissingInputError: If the plug-in of a run is missing.
     """
     if x is not None and "." in x:
         return [_by_value(runs, x, names, note)]
@@ -137,7 +137,7 @@ def learning_curves(
     logs = _logs(runs, note) if not names or any(name in CURVES for name in names) else {}
     groups = _groups(runs)
     monitors = list(dict.fromkeys(str(r["monitor"]) for log in logs.values() for r in log if "monitor" in r))
-    # a metric is drawn if all runs validate the same one
+    # the metric is drawn only if all runs validate the same metric
     loss = len(monitors) > 1 or "loss" in monitors
     drawn = []
     for name in names or ("training-loss", "validation-loss" if loss else "validation-metric"):
@@ -161,7 +161,7 @@ def learning_curves(
 
 
 def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
-    """Raise UsageError where a name is unknown, or has no such axis."""
+    """Raise UsageError if a name is unknown or has no such axis."""
     if name in CURVES:
         if x in OF_SCORES:
             raise UsageError(f"{name} has no axis of {x}; that one is for --y {SCORE}")
@@ -184,7 +184,7 @@ def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
 
 
 def _logs(runs: Sequence[Run], note: Note) -> Logs:
-    """The records of each run; runs without or with a damaged log are noted and left out."""
+    """Return the records of each run; runs without a log, or with a damaged log, are noted and left out."""
     logs: dict[Path, Sequence[Record]] = {}
     reasons, untrained = [], []
     for run in runs:
@@ -226,7 +226,7 @@ def _groups(runs: Sequence[Run]) -> list[RunGroup]:
 
 
 def _marks(runs: Sequence[Run], recipes: Sequence[Mapping[str, str]]) -> list[str]:
-    """What tells runs of one variant apart: one or two keys of their recipes, or their folders."""
+    """Return labels that distinguish runs of one variant: one or two recipe keys, otherwise folders."""
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     differ = [key for key in keys if len({recipe.get(key) for recipe in recipes}) > 1]
     marks = [", ".join(f"{key}: {recipe.get(key)}" for key in differ) for recipe in recipes]
@@ -237,7 +237,7 @@ def _marks(runs: Sequence[Run], recipes: Sequence[Mapping[str, str]]) -> list[st
 
 
 def _logged(name: str, x: str, groups: Sequence[RunGroup], logs: Logs, monitors: Sequence[str]) -> Curves:
-    """One quantity of the logs against the progress of training."""
+    """Return one logged quantity against the progress of training."""
     curve, title = CURVES[name], CURVES[name].title
     if name == "validation-metric":
         if len(monitors) > 1:
@@ -253,7 +253,7 @@ def _logged(name: str, x: str, groups: Sequence[RunGroup], logs: Logs, monitors:
 
 
 def _line(curve: Logged, x: str, records: Sequence[Record]) -> tuple[Point, ...]:
-    """The points of one run; tokens at a validation are those of the last interval before it."""
+    """Return the points of one run; a validation has the tokens of the last interval before it."""
     points, tokens = [], 0.0
     for record in records:
         tokens = _number(record.get("tokens")) or tokens
@@ -266,7 +266,7 @@ def _line(curve: Logged, x: str, records: Sequence[Record]) -> tuple[Point, ...]
 
 
 def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves:
-    """One metric of the evaluations: a point a run, or one for each length of windows."""
+    """Return one metric of the evaluations: one point per run, or one per length."""
     metric = None if name == SCORE else name
     found = (scores_of(run, metric) for group in groups for run in group.runs)
     split, metric, _ = next((scores[0] for scores in found if scores), ("", "", 0.0))
@@ -288,7 +288,7 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
                 line = [(at, scores[split])]
             lines.append(tuple(line))
             if line and split in scores:
-                entry = run.scores()[split]  # what two scores must have in common to be compared
+                entry = run.scores()[split]  # scores are comparable if these are equal
                 conditions.add((entry.metrics[metric].signature, entry.digests.references, entry.search.key))
         series += group.series(lines)
     if len(conditions) > 1:
@@ -303,7 +303,7 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
 
 
 def _spent(run: Run, x: str) -> float | None:
-    """How much of something a finished run took."""
+    """Return the number of parameters of a run, or the updates, tokens or seconds of a finished run."""
     spent: dict[str, float | None] = {"parameters": run.manifest.parameters}
     if done := run.manifest.finished:
         spent |= {"updates": done.last, "tokens": done.tokens, "time": done.seconds}
@@ -311,12 +311,12 @@ def _spent(run: Run, x: str) -> float | None:
 
 
 def _state(run: Run, length: int | None) -> float | None:
-    """Bytes that a decoder keeps of a text of the length that is scored, or of the longest."""
+    """Return the bytes of decoder state for a text of the scored length, otherwise of the maximum length."""
     from attnkit.data.synthetic.generators import generator_of
     from attnkit.models.state_size import state_bytes
 
     recipe = run.recipe
-    if length and corpus_cards.row_length(recipe.data.corpus):  # in pairs, or words
+    if length and corpus_cards.row_length(recipe.data.corpus):  # the unit of length is pairs or words, not tokens
         card = corpus_cards.load(str(recipe.data.corpus))
         row = next(iter(generator_of(card).rows("test", 1, recipe.data.seed, length)))
         length = len(f"{row.source} {row.target * recipe.writes}".split())
@@ -324,7 +324,7 @@ def _state(run: Run, length: int | None) -> float | None:
 
 
 def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
-    """The means of those series that none beats with as little: the Pareto front."""
+    """Return the Pareto front of the means of the series: scores that no equal or smaller x exceeds."""
     means = sorted((mean(line[0][0] for line in one.lines), mean(line[0][1] for line in one.lines)) for one in series)
     sign, best = -1.0 if better == "lower" else 1.0, -math.inf
     front = []
@@ -337,7 +337,7 @@ def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
 
 
 def _in_units(curves: Curves) -> Curves:
-    """Curves whose x is a word of AXES, with its title; many seconds become minutes or hours."""
+    """Replace x, a key of `AXES`, by its title; large numbers of seconds become minutes or hours."""
     if curves.x == "state":
         return replace(curves, x=f"{AXES['state']} (bytes)")
     if curves.x != "time":
@@ -351,10 +351,10 @@ def _in_units(curves: Curves) -> Curves:
 
 
 def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -> Curves:
-    """A line for each variant and seed: the validation of the weights that were chosen.
+    """Return a line for each variant and seed: validation results of the selected weights by value of a key.
 
-    Of a variant with trials of this key these alone are drawn, because its runs have one value, and
-    may have more updates.
+    For a variant with trials of the key, only the trials are drawn: its runs have a single value, and possibly more
+    updates.
     """
     if any(name != LOSS for name in names):
         raise UsageError(f"--x {key}: draws what was validated; leave out --y, or use --y {LOSS}")
@@ -393,10 +393,10 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
 
 
 def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:
-    """The value of a run; None where it has none, or is a trial of another key."""
+    """Return the value of a key in a run; None if the run has none, or is a trial of another key."""
     if trial and trial.key != key:
         return None
-    # a trial of few updates has a shorter warm-up than the value that it stands for
+    # the recipe of a short trial has a scaled warm-up, so the trial's own value counts
     text = trial.value if trial else flat(run.recipe).get(key)
     if text is None:
         return None
@@ -407,13 +407,13 @@ def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:
 
 
 def _row_of(variant: str, key: str) -> str:
-    """The name of a variant without the value of the key that a sweep added."""
+    """Return the name of a variant without the value that a sweep of the key added to it."""
     parts = key.split(".")
     marks = tuple(f"{'.'.join(parts[at:])}=" for at in range(len(parts)))
     return ",".join(p for p in variant.split(",") if not p.startswith(marks)) or variant
 
 
 def _number(value: Any) -> float | None:
-    """A number of a file, or None."""
+    """Return a finite number as float, anything else as None."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The trained model that comes with attnkit: the word `demo`, wherever a run is named."""
+"""The trained model that is shipped with attnkit: `demo`, wherever a run is named."""
 
 import re
 import shutil
@@ -12,15 +12,15 @@ from attnkit.storage.cache import cache_dir, read_or_build
 
 DEMO = "demo"
 SHIPPED = Path(__file__).parents[1] / "_demo"
-"""A run of recipes/quickstart.yaml with weights in half precision; benchmarks/demo_model.py makes it."""
+"""Run of recipes/quickstart.yaml with weights in half precision, made by benchmarks/demo_model.py."""
 _DIGITS = 12
 
 
 def located(name: str | Path) -> Path:
-    """The path that a name leads to: itself, but for `demo` where nothing here is called so.
+    """Return a path unchanged, except `demo`, which is the shipped run unless such a path exists.
 
-    The demo's folder is a copy in the cache, since scores are written beside the weights; where no
-    cache can be written, it is the folder of the package.
+    The demo's folder is a copy in the cache, because scores are written beside the weights; if no cache is writable,
+    it is the package's own folder.
     """
     path = Path(name)
     if path != Path(DEMO) or path.exists():
@@ -32,12 +32,12 @@ def located(name: str | Path) -> Path:
 
 
 def named(text: str) -> str:
-    """A text in which the folder of the demo has its name."""
+    """Return a text in which the demo's cache folder is replaced by `demo`."""
     return re.sub(re.escape(str(cache_dir() / DEMO)) + f"/[0-9a-f]{{{_DIGITS}}}", DEMO, text)
 
 
 def _require(folder: Path) -> Path:
-    """The folder, if its files are those of the package; scores may have been added."""
+    """Return the folder if its files equal the package's; scores may have been added."""
     manifest = folder / layout.MANIFEST
     json_files.opened(files.read_json(manifest), json_files.Manifest, str(manifest))
     for name, digest in json_files.read(SHIPPED / layout.MANIFEST, json_files.Manifest).files.items():

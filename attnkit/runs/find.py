@@ -1,4 +1,4 @@
-"""Finding runs in folders."""
+"""Search for runs in folders."""
 
 import sys
 import warnings
@@ -13,14 +13,11 @@ from attnkit.runs.run import MAKES_RUNS, Run
 from attnkit.storage.files import require_folder
 
 CONFIG = "config.json"
-"""What a folder with a Hugging Face model holds."""
+"""File that identifies the folder of a Hugging Face model."""
 
 
 def is_run(name: str) -> bool:
-    """Whether a model named on the command line is a run; else it is a Hugging Face model.
-
-    Raises MissingInputError: it is a folder of neither, or a path below a folder that exists.
-    """
+    """Return whether a model is a run, otherwise a Hugging Face model. Raises MissingInputError if it is neither."""
     path = located(name)
     if (path / MANIFEST).exists() or (is_results_file(path) and path.is_file()):
         return True
@@ -35,10 +32,7 @@ def is_run(name: str) -> bool:
 
 
 def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run | AttnkitError]]:
-    """Every run in a folder, trials among them if asked for; or why one cannot be opened.
-
-    Raises MissingInputError: there is no such folder.
-    """
+    """Yield each run in a folder, or the error from opening it. Raises MissingInputError if there is no folder."""
     require_runs(folder, MAKES_RUNS)
     for path, fault in run_paths(folder, trials=trials):
         try:
@@ -48,10 +42,7 @@ def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run
 
 
 def baselines(runs: Iterable[Run], named: Mapping[str | None, str] = {}) -> dict[str | None, str]:
-    """The baseline of each recipe: the one named, else that of its first run's manifest.
-
-    Where that has no run here, it is the first run's variant.
-    """
+    """Return each recipe's baseline, from `named` or its first run; the variant of that run replaces a missing one."""
     runs, found = list(runs), dict[str | None, str]()
     here = {(run.name, run.variant) for run in runs}
     for run in runs:
@@ -67,19 +58,16 @@ def find_runs(
     trials: bool = False,
     note: Callable[[str], object] = warnings.warn,
 ) -> list[Run]:
-    """The finished runs in run folders, variant folders, recipe folders or roots of runs.
-
-    Results files are found like runs.
-
-    Sorted by `order`.  Unfinished ones are returned too where `unfinished` is set.  Trials of a
-    tuned key are left out unless `trials` is set.
+    """Return the finished runs in run, variant or recipe folders, roots of runs, and results files, sorted by `order`.
 
     Args:
-        note: called with a sentence about each run that is left out.
+        unfinished: whether to include unfinished runs.
+        trials: whether to include trials of tuned keys.
+        note: called with a sentence for each run that is left out.
 
     Raises:
-        MissingInputError: a path does not exist, or no such run is in any of them.
-        AttnkitError: of a path that is itself a damaged run; of the first one, where all are.
+        MissingInputError: If a path does not exist, or no path holds such a run.
+        AttnkitError: If a path is itself a damaged run; or that of the first run if all are damaged.
     """
     found: dict[Path, Run] = {}
     skipped, damaged = list[str](), list[Exception]()
@@ -110,25 +98,21 @@ def find_runs(
 
 
 def order(run: Run) -> tuple[Any, ...]:
-    """What runs are sorted by: recipe, then variants as the recipe lists them, then seed.
+    """Return the sort key of a run: recipe, then variant in the recipe's order, then seed.
 
-    Variants of a sweep, whose names have values, follow those of the recipe, and so do runs that
-    were converted.  A run of an earlier version does not know that list: there the baseline is the
-    first, and the others follow by name.
+    Variants of a sweep (named by values) and converted runs come after the recipe's variants. The manifests of earlier
+    versions have no list of variants: their baseline comes first, other variants follow by name.
     """
     listed, baseline = run.manifest.variants or [], run.manifest.baseline
     if run.variant in listed and (baseline is None or baseline in listed):
         place = listed.index(run.variant)
-    else:  # a converted run that was tuned has a list of itself alone
+    else:  # in a converted run that was tuned, the list has only the run's own variant
         place = 0 if run.variant == baseline else sys.maxsize
     return run.name, "=" in run.variant, place, run.variant, run.seed
 
 
 def one_task(runs: Iterable[Run], instead: str) -> str:
-    """The task of all runs.
-
-    Raises UsageError: there are several; `instead` says what to do.
-    """
+    """Return the task of all runs. Raises UsageError, with `instead` as advice, if there are several."""
     tasks: dict[str, Run] = {}
     for run in runs:
         tasks.setdefault(run.recipe.task, run)

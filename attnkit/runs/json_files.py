@@ -1,4 +1,4 @@
-"""The JSON files of a run: what each must hold, and the one reader of all of them."""
+"""The JSON files of a run: their schemas, and the function that reads all of them."""
 
 import hashlib
 import json
@@ -30,19 +30,19 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Schema(BaseModel):
-    """Types are those of the file, never converted; entries of other versions are let through."""
+    """A schema with strict types, without conversions; entries of other versions are accepted."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
 class Entry(Schema):
-    """A manifest or an entry of it, which is never changed in place."""
+    """Immutable manifest, or entry of a manifest."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class OnlyKnown(Schema):
-    """Entries without a value are left out."""
+    """Schema whose entries without a value are omitted when written."""
 
     @model_serializer(mode="wrap")
     def _with_values(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class OnlyKnown(Schema):
 
 
 class Finished(Entry):
-    """What a training came to."""
+    """Outcome of a training."""
 
     step: Count
     seconds: Seconds
@@ -62,12 +62,12 @@ class Finished(Entry):
 
     @property
     def last(self) -> int:
-        """The step that training ended with; that of the chosen weights where it is not known."""
+        """Step at which training ended; the step of the selected weights if it is unknown."""
         return self.step if self.updates is None else self.updates
 
 
 class RecordedChange(Entry):
-    """What was changed after which update."""
+    """Change of a recipe key after update `step`."""
 
     step: Count
     key: str
@@ -76,48 +76,48 @@ class RecordedChange(Entry):
 
 
 class PluginFile(Entry):
-    """Where a mechanism came from."""
+    """Origin of a mechanism from outside attnkit."""
 
     origin: str = Field(alias="from")
     sha256: Sha256
 
 
 class TrialOf(Entry):
-    """What a run is a trial of: a value of a key for a variant."""
+    """What a run is a trial of: one value of a key for a variant."""
 
     variant: str
     key: str
     value: str
     diverged: str | None = None
-    """Why it ended before its last update."""
+    """Why the trial ended before its last update."""
 
 
 class TunedTrial(Entry):
-    """What one value came to."""
+    """Outcome of a trial of one value."""
 
     value: str
     score: float | None = None
-    """Value of the monitor on validation data; None where it diverged."""
+    """Monitor on validation data; None if the trial diverged."""
     loss: float | None = None
     diverged: str | None = None
 
 
 class Tuned(Entry):
-    """How a value of the recipe was chosen by trials."""
+    """Selection of a recipe value by trials."""
 
     key: str
     value: str
     was: dict[str, str]
-    """What the recipe itself says of the keys that this changes."""
+    """The recipe's own values of the keys that the selected value changes."""
     steps: Count | None = None
-    """Updates of a trial, where they are not those of the recipe."""
+    """Updates of a trial; None: as many as in the recipe."""
     seed: Count
     monitor: str
     trials: list[TunedTrial]
 
 
 class LeftOut(Entry):
-    """What the results of a run lack."""
+    """What a results file omits."""
 
     files: list[str]
     log_records: Count | None
@@ -125,50 +125,52 @@ class LeftOut(Entry):
 
 
 class InitialRun(Entry):
-    """The run that a training began from."""
+    """The run that a training started from."""
 
     run: str
-    """Its folder."""
+    """Folder of the run."""
     recipe: str
     variant: str
     seed: int
     weights: str
-    """Their SHA-256."""
+    """SHA-256 of the weights."""
 
 
 class Converted(InitialRun):
-    """The run whose attention was replaced, and how; see `attnkit.experiment.conversion`."""
+    """The run whose attention was replaced, and the conversion; see `attnkit.experiment.conversion`."""
 
     transfer: Count
     """Updates of attention transfer."""
     kept: list[str] = []
-    """Names of the weights that were taken over; then of new ones, and of those left out."""
+    """Names of weights: `kept` were taken over, `new` were created, `left_out` were dropped."""
     new: list[str] = []
     left_out: list[str] = []
     layers_with_averaged_maps: Count = 0
     mean_squared_error: dict[str, float] | None = None
-    """Of attention transfer, `first` and `last`."""
+    """Error of attention transfer: `first` and `last`."""
 
 
 SEALED = 2
-"""Format of manifests with a SHA-256 of themselves."""
+"""Format of manifests that include their own SHA-256."""
 _OWN, _FORMAT = "sha256", "format"
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with its format and the SHA-256 of all its entries, in place of those it had."""
+    """Return the entries of a manifest with the current format and the SHA-256 of all other entries."""
     rest = {key: value for key, value in entries.items() if key not in (_OWN, _FORMAT)}
     rest[_FORMAT] = SEALED
     return {**rest, _OWN: files.sha256_json(rest)}
 
 
 def opened(entries: Mapping[str, Any], schema: type[Form], where: str) -> Form:
-    """A manifest, compared with its SHA-256.
+    """Validate the entries of a manifest against their SHA-256 and the schema.
 
-    A manifest of this format must have it; in an older one without it no entry may look like it under another name.
+    A manifest of format `SEALED` must have the SHA-256. In older ones it may be missing, but then no unknown entry may
+    look like a SHA-256, which would be the entry under a changed name.
 
-    Raises DataError: it was changed or is damaged.
+    Raises:
+        DataError: If the manifest was changed or is damaged.
     """
     rest = {key: value for key, value in entries.items() if key != _OWN}
     strange = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
@@ -179,16 +181,16 @@ def opened(entries: Mapping[str, Any], schema: type[Form], where: str) -> Form:
 
 
 class Manifest(Entry):
-    """manifest.json of a run."""
+    """Contents of a run's manifest.json."""
 
     format: Literal[2] | None = None
     sha256: Sha256 | None = None
-    """Of all other entries; None in one of version 0.1.0."""
+    """SHA-256 of all other entries; None in version 0.1.0."""
     recipe: str
     variant: str
     seed: int
     files: dict[str, Sha256 | None]
-    """SHA-256 of the run's files, null while one is being written."""
+    """SHA-256 of the run's files; None while a file is being written."""
     hashes: dict[str, str] = {}
     """SHA-256 of the recipe, the corpus, the prepared data and the tokenizer."""
     attnkit: str | None = None
@@ -204,99 +206,95 @@ class Manifest(Entry):
     world_size: Count = 1
     baseline: str | None = None
     variants: list[str] | None = None
-    """All of the recipe, in its order."""
+    """All variants of the recipe, in its order."""
     parameters: Count | None = None
     finished: Finished | None = None
     failed: str | None = None
     changes: list[RecordedChange] = []
     plugins: dict[str, PluginFile | None] = {}
-    """Mechanisms from outside attnkit; None for one that a changed recipe no longer uses."""
+    """Mechanisms from outside attnkit; None for a mechanism that a changed recipe no longer uses."""
     init: InitialRun | None = None
     converted: Converted | None = None
     published: dict[str, Any] | None = None
-    """The figures of the recipe file when `attnkit train` last read it; of that form where they are read."""
+    """Published figures in the recipe file when `attnkit train` last read it; validated where they are used."""
     log_id: str | None = None
-    """By what wandb and trackio know the run, also when it is resumed."""
+    """Identifier of the run in wandb and trackio, the same after it is resumed."""
     trial: TrialOf | None = None
-    """Of a trial."""
     tuned: Tuned | None = None
-    """Of a run whose recipe has a value that trials chose."""
     left_out: LeftOut | None = None
 
 
 class StoredMetric(Schema):
-    """One score."""
-
     score: float | None
     signature: str = ""
 
 
 class StoredContexts(OnlyKnown):
-    """How questions were answered; None where it has no part in that, or is not known."""
+    """How questions were answered; None for settings that do not apply or are unknown."""
 
     method: str = ""
-    """With the values of what was swept."""
+    """Method, with the values of swept options."""
     beta: float | None = None
     eta: float | None = None
     top_p: float | None = None
     alpha: float | None = None
     limit: Count | None = None
     chat: bool | None = None
-    """Of a model from elsewhere: whether questions were put as messages."""
+    """For external models: whether questions were formatted as chat messages."""
     template: str | None = None
-    """Of a model from elsewhere: how a context and the question become a text."""
+    """For external models: format of the text made of a context and the question."""
 
 
 class StoredSearch(SearchConfig):
-    """How the outputs of a split were found; other searches have names of their own."""
+    """The search that produced the outputs of a split."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     _later = ("contexts",)
 
     contexts: StoredContexts | None = None
-    """None where no questions were asked."""
+    """How questions were answered; None for other tasks."""
 
     @classmethod
     def of(cls, search: SearchConfig, contexts: StoredContexts | None = None) -> "StoredSearch":
-        """A search, and how questions were answered where they were."""
+        """Return a search with the way in which questions were answered, if any."""
         return cls(**search.model_dump(), contexts=contexts)
 
     @property
     def key(self) -> str:
-        """A text that is the same for searches that give the same outputs."""
+        """String that is equal for searches that produce equal outputs."""
         contexts = self.contexts and self.contexts.model_dump()
         return json.dumps(effective(self) | {"contexts": contexts}, sort_keys=True, separators=(",", ":"))
 
     @property
     def name(self) -> str:
-        """As part of a file name, one for each key: `beam-5-1a2b3c4d`."""
+        """Part of a file name, one for each key: `beam-5-1a2b3c4d`."""
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:8]
         beam = f"-{self.beam}" if self.method == "beam" else ""
         return f"{self.method}{beam}-{digest}"
 
 
 class StoredScoring(OnlyKnown):
-    """How outputs were scored, and, as further entries, by which versions of packages."""
+    """How outputs were scored; extra entries are versions of packages."""
 
     tokenize: str | list[str] | None = None
     words: str = "classic"
-    """Scores from before they could be chosen do not say it."""
+    """Word rule; absent in scores from before it was an option."""
     lowercase: bool | None = None
     sentences: str | None = None
 
     @property
     def versions(self) -> dict[str, str]:
-        """Those of packages, attnkit among them, by name."""
+        """Versions of packages, including attnkit, by name."""
         return self.model_extra or {}
 
 
 def _known(chosen: Any) -> Any:
-    """None in place of a list that lacks some, as older versions wrote."""
+    """Return None for lists with missing items, which older versions wrote."""
     return None if isinstance(chosen, list) and None in chosen else chosen
 
 
 class Decoding(Schema):
-    """How outputs were made, and how fast; 0 or None where it is not known."""
+    """How outputs were decoded, and the speed; 0 or None if unknown."""
 
     seconds: Seconds = 0.0
     sentences_per_second: Seconds | None = None
@@ -306,19 +304,19 @@ class Decoding(Schema):
     threads: Count | None = None
     lines: Count = 0
     empty: Count = 0
-    """Lines without text."""
+    """Number of lines without text."""
     truncated: Count = 0
-    """Lines of which only a part was read."""
+    """Number of lines that were only partly read."""
     unfinished: Count = 0
-    """Outputs that did not end within the longest length."""
+    """Number of outputs that did not end within the maximum length."""
     chosen: Annotated[list[Count] | None, BeforeValidator(_known)] = None
-    """The deciding context of each answer, from 0; None where the method has none."""
+    """Index of the deciding context of each answer; None if the method has none."""
     cut: Count = 0
-    """Questions that lost some of their contexts."""
+    """Number of questions that lost some of their contexts."""
 
 
 class StoredDigests(Schema):
-    """SHA-256 of what was decoded, of what it was compared with, and of both files beside it."""
+    """SHA-256 of the decoded sources, of the references, and of the files with outputs and statistics."""
 
     source: str = ""
     references: str = ""
@@ -327,11 +325,11 @@ class StoredDigests(Schema):
 
 
 class StoredSplit(OnlyKnown):
-    """What scores.json says of a split."""
+    """Entry of a split in scores.json."""
 
     metrics: dict[str, StoredMetric] = {}
     split: str = ""
-    """The split (of questions: with method and number of contexts)."""
+    """Name of the split; for questions with method and number of contexts."""
     weights: str = ""
     """SHA-256 of the weights."""
     search: StoredSearch = StoredSearch()
@@ -339,19 +337,19 @@ class StoredSplit(OnlyKnown):
     sentences: Count = 0
     empty_references: Count = 0
     unknown: dict[str, str] = {}
-    """What of sources and targets the tokenizer does not know, in words."""
+    """Descriptions of what the tokenizer does not know in sources and targets."""
     warnings: list[str] = []
     decode: Decoding | None = None
-    """None where no metric reads outputs."""
+    """None if no metric needs outputs."""
     digests: StoredDigests = StoredDigests()
 
 
 class Scores(RootModel[dict[str, StoredSplit]]):
-    """scores.json, by split."""
+    """Contents of scores.json, by split."""
 
 
 class KeptSplit(Schema):
-    """data/<split>.json."""
+    """Contents of data/<split>.json."""
 
     bytes: Count
     fingerprint: str
@@ -360,7 +358,7 @@ class KeptSplit(Schema):
 
 
 class KeptRow(Schema):
-    """A line of data/<split>.jsonl: see `attnkit.data.rows.Row`."""
+    """A line of data/<split>.jsonl; see `attnkit.data.rows.Row`."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     source: str
@@ -374,14 +372,14 @@ CheckpointFileName = Literal["tensors.safetensors", "state.json"]
 
 
 class CheckpointFile(Entry):
-    """Size and hash of one file."""
+    """Size in bytes and SHA-256 of a file."""
 
     size: Count
     sha256: Sha256
 
 
 class CheckpointManifest(Entry):
-    """manifest.json of a checkpoint."""
+    """Contents of a checkpoint's manifest.json."""
 
     format: Literal[1, 2]
     step: Count
@@ -390,16 +388,12 @@ class CheckpointManifest(Entry):
 
 
 def read(path: Path, schema: type[Form], limit: int = files.JSON_LIMIT) -> Form:
-    """A file that holds one JSON object of this form.
-
-    Raises MissingInputError: there is no such regular file; DataError: it is no JSON object, or an
-    entry is missing or of another type; says which.
-    """
+    """Return a JSON file as a `schema` object. Raises MissingInputError without it, DataError if it does not fit."""
     return parse(files.read_json(path, limit), schema, str(path))
 
 
 def parse(value: Any, schema: type[Form], where: str) -> Form:
-    """The value as this form.  Raises DataError about `where`."""
+    """Validate a value by the schema. Raises DataError, which begins with `where`, if it does not fit."""
     try:
         return schema.model_validate(value)
     except ValidationError as error:

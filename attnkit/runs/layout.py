@@ -14,33 +14,33 @@ RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", "
 MODEL, SCORES = "model.safetensors", "scores.json"
 CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log
-TUNE = "tune"  # beside the runs of a variant, the folder of the trials that chose its values
-EXPORTED = "export.json"  # of an exported model, which has a recipe too
+TUNE = "tune"  # folder of the trials of a variant, beside its runs
+EXPORTED = "export.json"  # file of an exported model, which has a recipe too
 SEED = re.compile(r"seed-\d+", re.ASCII)  # names of runs
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoints
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
 RESULTS_FILE = ".results.tar.xz"
-"""End of the name of a results file: a run without weights; see attnkit.runs.packing."""
+"""Suffix of results files, which are runs without weights; see attnkit.runs.packing."""
 OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
 _OF_LENGTH = re.compile(r"(.+)\.length-(\d+)", re.ASCII)
 _OF_QUESTIONS = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)")
 
 
 class ScoredSplit(NamedTuple):
-    """What outputs and scores are of; as a text, the name under which they are stored."""
+    """What outputs and scores belong to; as a string, the name under which they are stored."""
 
     split: str
     length: int | None = None
-    """Of generated rows, or of the windows of a text."""
+    """Length of generated rows, or of the windows of a text."""
     method: str | None = None
-    """By which questions were answered."""
+    """Method that answered the questions."""
     contexts: int | None = None
-    """How many each question had."""
+    """Number of contexts per question."""
 
     @classmethod
     def of(cls, name: str) -> "ScoredSplit":
-        """By the name."""
+        """Parse the name under which outputs and scores are stored."""
         if found := _OF_LENGTH.fullmatch(name):
             return cls(found[1], int(found[2]))
         if found := _OF_QUESTIONS.fullmatch(name):
@@ -54,40 +54,31 @@ class ScoredSplit(NamedTuple):
 
 
 def component(part: str) -> str:
-    """The part itself, if it can be the name of one file or folder.
-
-    Raises OutputPathError: it would lead elsewhere, or is empty.
-    """
+    """Return the name of a single file or folder. Raises OutputPathError if it is empty or leads elsewhere."""
     if part in ("", ".", "..") or "/" in part or "\0" in part:
         raise OutputPathError(f"{part!r}: cannot be the name of a folder; rename it in the recipe")
     return part
 
 
 def run_path(out: str | Path, recipe: str, variant: str, seed: int) -> Path:
-    """The folder of a run: <out>/<recipe name>/<variant>/seed-<seed>; never outside `out`.
-
-    Raises OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
-    """
+    """Return <out>/<recipe>/<variant>/seed-<seed>, always inside `out`. Raises OutputPathError for an invalid name."""
     parts = [*recipe.split("/"), variant, f"seed-{seed}"]
     return Path(out).joinpath(*map(component, parts))
 
 
 def without_path(error: Exception, path: Path) -> str:
-    """What was wrong, without the path of the run or file that it is told beside."""
+    """Return the message of an error without the path of the run or file that is displayed beside it."""
     return str(error).replace(f"{path}: ", "").replace(f"{path}/", "")
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a path leads into a folder, through links or not."""
+    """Return whether a path leads into a folder, after links are resolved."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def refuse_part_of_run(path: Path) -> None:
-    """Keep an output of a command from replacing a file of a run.
-
-    Raises OutputPathError: the path is one of a run's own.
-    """
-    whole = Path(os.path.realpath(path))  # which takes loops of links
+    """Raise OutputPathError if the output of a command would replace a file of a run."""
+    whole = Path(os.path.realpath(path))  # accepts loops of links
     for folder in whole.parents:
         name = whole.relative_to(folder).parts[0]
         if name in OWN and (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
@@ -95,12 +86,12 @@ def refuse_part_of_run(path: Path) -> None:
 
 
 def is_results_file(path: Path) -> bool:
-    """Whether a path has the name of a results file."""
+    """Return whether a path is named like a results file."""
     return path.name.endswith(RESULTS_FILE)
 
 
 def require_runs(path: Path, hint: str) -> None:
-    """Raise MissingInputError, with a hint, where neither a folder nor a results file is."""
+    """Raise MissingInputError, with a hint, unless the path is a folder or a results file."""
     if not is_results_file(path) or path.is_dir():
         files.require_folder(path, "folder of runs", hint)
     else:
@@ -108,20 +99,19 @@ def require_runs(path: Path, hint: str) -> None:
 
 
 class FoundPath(NamedTuple):
-    """A folder that is a run or was one, a results file, or what hides runs."""
+    """A run folder (whole or damaged), a results file, or a path that hides runs."""
 
     path: Path
     fault: str = ""
-    """Why it is not opened, where its place alone tells."""
+    """Why the path cannot be opened, if its location alone tells."""
 
 
 def run_paths(path: Path, *, trials: bool = False) -> Iterator[FoundPath]:
-    """The runs and results files in a folder, itself included, sorted by path; damaged ones too.
+    """Yield the runs and results files in a folder, including the folder itself, sorted by path; damaged ones too.
 
-    Hidden folders are passed over, and results files beside their runs.  So are trials (see
-    `TUNE`), unless they are asked for or the folder is one of a trial, of a value or of all trials
-    of a variant.  Links to folders are not followed: one with a run that is not found elsewhere is
-    a fault.
+    Hidden folders and results files beside their runs are skipped. So are trials (see `TUNE`), unless `trials` is set
+    or the folder is that of a trial, a value, or all trials of a variant. Links to folders are not followed: a dead
+    link, or a link to a run that is not found elsewhere, is a fault.
     """
     links, real = list[Path](), set[Path]()
     for found in _runs_below(path, 8, links):
@@ -136,7 +126,7 @@ def run_paths(path: Path, *, trials: bool = False) -> Iterator[FoundPath]:
 
 
 def near(path: Path) -> str:
-    """Where there are runs in a folder that is none, for messages; "" where there are none."""
+    """Return a hint at the runs below a folder that is not a run, for messages; empty if there are none."""
     found = [one.path for one in run_paths(path) if one.path != path]
     runs = [one for one in found if not is_results_file(one)]
     what = "runs" if runs else "results, which have no weights,"
@@ -145,7 +135,7 @@ def near(path: Path) -> str:
 
 
 def _is_trial(path: Path) -> bool:
-    """Whether a run is a trial; a variant may be called so as well."""
+    """Return whether a run is a trial, by its manifest: a variant may have the name `TUNE` as well."""
     if path.parent.parent.name != TUNE:
         return False
     with suppress(AttnkitError):
@@ -154,13 +144,13 @@ def _is_trial(path: Path) -> bool:
 
 
 def _runs_below(path: Path, depth: int, links: list[Path]) -> Iterator[FoundPath]:
-    """What is in a folder, so many folders down; links to folders and dead ones go to `links`."""
+    """Yield the runs down to a depth; add links to folders, and dead links named as runs, to `links`."""
     if is_results_file(path) and path.is_file():
         yield FoundPath(path)
         return
     try:
         names = sorted(os.listdir(path))
-        os.stat(os.path.join(path, "."))  # one may be allowed to list a folder, not to enter it
+        os.stat(os.path.join(path, "."))  # permission to list a folder is not permission to enter it
     except OSError as error:
         yield FoundPath(path, f"cannot be read: {error.strerror}")
         return
@@ -179,7 +169,7 @@ def _runs_below(path: Path, depth: int, links: list[Path]) -> Iterator[FoundPath
 
 
 def _was_run(name: str, inside: list[str]) -> bool:
-    """Whether a folder of this name, with these in it, is a run or what is left of one."""
+    """Return whether a folder with this name and these files is a run, or what is left of a run."""
     parts = {*inside} & {*OWN} - {LOCK}
     most = {*inside} & {RECIPE, MANIFEST, MODEL, LOG, SCORES, CHECKPOINTS, TOKENIZERS[0]}
     if EXPORTED in inside:
@@ -188,10 +178,7 @@ def _was_run(name: str, inside: list[str]) -> bool:
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """The checkpoints of a run: whole, damaged or left by an interrupted save; none behind a link.
-
-    Raises MissingInputError: the folder cannot be read.
-    """
+    """Return a run's checkpoints, damaged ones too, none behind a link. Raises MissingInputError if unreadable."""
     folder = run / CHECKPOINTS
     if folder.is_symlink() or not folder.is_dir():
         return []
@@ -200,8 +187,8 @@ def checkpoint_folders(run: Path) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder; links are not followed."""
-    with suppress(OSError):  # removed meanwhile
+    """Return the bytes of a file, or of all files below a folder; links are not followed."""
+    with suppress(OSError):  # removed in the meantime
         if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size
         return sum(map(size_of, path.iterdir()))
@@ -209,10 +196,7 @@ def size_of(path: Path) -> int:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """What is in a folder, sorted, but for hidden files, copies of the log and leftovers.
-
-    Links to folders are not followed, but named.
-    """
+    """Yield files and links below a folder, sorted, without hidden files, copies of the log and leftovers."""
     with files.reading(folder):
         children = sorted(folder.iterdir())
     for child in children:

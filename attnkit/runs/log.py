@@ -1,4 +1,4 @@
-"""The log of a training: metrics.jsonl, one JSON object a line."""
+"""The training log: metrics.jsonl, one JSON object per line."""
 
 import hashlib
 import json
@@ -13,36 +13,32 @@ from attnkit.storage import files
 from attnkit.storage.files import DISK
 
 WALL_CLOCK = ("seconds", "_per_second", "_bytes")
-"""Ends of the keys whose values differ from one repetition of a training to the next."""
+"""Suffixes of the keys whose values differ between repetitions of a training."""
 _NOTHING = hashlib.sha256().hexdigest()
 
 
 class Validation(Schema):
-    """What a validation measured; None where that is not a number."""
+    """Results of a validation; None for values that are not finite."""
 
     monitor: str
     value: float | None
-    """Of the monitor."""
+    """Value of the monitor."""
     valid_loss: float | None
 
 
 class Log:
-    """A file of records that grows line by line and can be cut back to a step.
-
-    Lines reach the file at once, so that it can be watched, and the disk with each `flush`.
-    """
+    """A file of records, written at once line by line and synced by `flush`, that can be truncated to a step."""
 
     def __init__(self, path: Path, content: bytes | None = None) -> None:
-        """`content` is that of a log in a results file, where `path` is only its name."""
+        """Open the log at a path, or with the `content` from a results file, where the path is only its name."""
         self.path, self._content = path, content
-        self._written: Any = None  # SHA-256 of what this process wrote and found whole
+        self._written: Any = None  # SHA-256 of the content this process found intact and wrote
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record; log all that belongs to a step before its checkpoint is saved.
+        """Append a record; call it for all records of a step before the checkpoint of the step is saved.
 
-        `step` must be a whole number.  Numbers that JSON does not have (NaN, infinities) become
-        null.  Keys of measured time and memory end as in `WALL_CLOCK`; the values of all others
-        must be the same in every repetition of the training.
+        `step` must be an integer. Numbers that JSON does not have (NaN, infinities) become null. Keys of measured time
+        and memory end as in `WALL_CLOCK`; all other values must be the same in every repetition of the training.
         """
         if type(record.get("step")) is not int:
             raise TypeError(f"a log record needs a whole-number step: {record!r:.80}")
@@ -58,7 +54,7 @@ class Log:
         self._written.update(line)
 
     def flush(self) -> None:
-        """Force the log to the disk; saving a checkpoint does so first."""
+        """Sync the log to disk, as saving a checkpoint does first."""
         with files.writing(self.path):
             if self.path.exists():
                 with DISK.append(self.path) as file:
@@ -66,22 +62,16 @@ class Log:
                 DISK.fsync_path(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
-        """All records; a last line without its end, still being written or torn, is omitted.
-
-        Raises DataError: a line is not a record; says which.
-        """
+        """Return all records but an incomplete last line. Raises DataError, naming the line, if one is damaged."""
         return [record for record, _ in self._lines()]
 
     def validation(self, step: int) -> Validation | None:
-        """The last record of a validation after a step, such as that of the chosen weights.
-
-        Raises DataError: as `records`, or its value is no number.
-        """
+        """Return the last validation at a step, or None. Raises DataError if a line or its value is damaged."""
         found = [one for one in self.records() if one["step"] == step and "value" in one]
         return parse(found[-1], Validation, f"{self.path}: the validation at step {step}") if found else None
 
     def content(self) -> bytes:
-        """The whole file; empty where there is none yet."""
+        """Return the whole file; empty if it does not exist."""
         if self._content is not None:
             return self._content
         if not self.path.exists():
@@ -90,7 +80,7 @@ class Log:
             return file.read()
 
     def sha256(self) -> str | None:
-        """SHA-256 of the whole file as it was written here, else as it is; None without one."""
+        """Return the SHA-256 of the log as this process wrote it, otherwise of the file; None without a log."""
         there = self.path.exists()
         if self._written is None:
             return files.sha256_file(self.path) if there else None
@@ -98,10 +88,7 @@ class Log:
         return digest if there or digest != _NOTHING else None
 
     def until(self, step: int | None) -> tuple[int, "hashlib._Hash"]:
-        """Bytes and SHA-256 of the records until a step; of none with None.
-
-        Raises DataError: a line at or before that step is damaged.
-        """
+        """Return bytes and SHA-256 of the records up to a step (None: none). Raises DataError if one is damaged."""
         size = 0
         if step is not None:
             for record, end in self._lines():
@@ -111,10 +98,11 @@ class Log:
         return size, hashlib.sha256(self.content()[:size])
 
     def truncate(self, step: int | None, sha256: str | None = None) -> None:
-        """Drop the records after `step`, before a resumed run adds new ones; with None, all.
+        """Drop the records after `step` (None: all), before a resumed run appends new ones.
 
-        Raises DataError: a line at or before that step is damaged, or these lines have another
-        SHA-256 than they must; or it is no regular file.
+        Raises:
+            DataError: If a line up to the step is damaged, or these lines do not have the given SHA-256.
+            MissingInputError: If the log is not a regular file.
         """
         there = self.path.exists()
         if there:
@@ -132,7 +120,7 @@ class Log:
         self._written = kept
 
     def digest(self) -> str:
-        """SHA-256 of all but the wall-clock values: equal for a resumed and an unbroken run."""
+        """Return the SHA-256 of everything but wall-clock values: equal for resumed and uninterrupted runs."""
         digest = hashlib.sha256()
         for record in self.records():
             repeatable = {k: value for k, value in record.items() if not k.endswith(WALL_CLOCK)}
@@ -140,7 +128,7 @@ class Log:
         return digest.hexdigest()
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
-        """Records, each with the offset where its line ends."""
+        """Yield each record with the offset of the end of its line."""
         end = 0
         for number, line in enumerate(self.content().split(b"\n")[:-1], start=1):
             where = f"{self.path}:{number}"

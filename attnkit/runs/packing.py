@@ -1,19 +1,18 @@
-"""What a run came to, in a file without its weights.
+"""Results files: the outcome of a run in one file, without its weights.
 
 A results file (`pack_results`),
 
     <recipe>/<variant>/seed-<k>.results.tar.xz
 
-is an archive of the run's folder with recipe.yaml, manifest.json, metrics.jsonl, scores.json,
-outputs/ and the notes of data/, at most.  A `Run` opens it like a folder: nothing is unpacked to
-the disk.  It differs from its run in this:
+is an archive of the run's folder with at most recipe.yaml, manifest.json, metrics.jsonl, scores.json, outputs/ and the
+JSON files of data/. `Run` opens it like a folder, without unpacking it to disk. It differs from its run:
 
-- weights, tokenizer, checkpoints and the rows that were scored are left out;
+- weights, tokenizer, checkpoints and the rows that were scored are omitted;
 - metrics.jsonl is thinned to `MOST` intervals and as many validations;
-- outputs/<split>.stats.npz is not compressed by itself.
+- outputs/<split>.stats.npz is stored without its own compression.
 
-The entry `left_out` of manifest.json says so; `files` keeps the SHA-256 of the files that were left
-out, and has that of the thinned log.  The same run gives the same bytes.
+The entry `left_out` of manifest.json records this; `files` keeps the SHA-256 of omitted files and has that of the
+thinned log. The same run gives the same bytes.
 """
 
 import hashlib
@@ -35,30 +34,32 @@ if TYPE_CHECKING:
     from attnkit.runs.run import Run
 
 LARGEST_FILE, LARGEST, MOST_FILES = 64 << 20, 256 << 20, 1000
-"""Bytes of a results file, of all files in it, and their number, at most."""
+"""Maximum bytes of a results file, of all files in it, and their maximum number."""
 MEMORY = 128 << 20
-"""Bytes that unpacking may take beside the content; any preset of xz takes less."""
+"""Maximum bytes of memory for unpacking, besides the content; every preset of xz needs less."""
 INSIDE = re.compile(
     r"recipe\.yaml|manifest\.json|metrics\.jsonl|scores\.json"
     r"|outputs/[^/]+\.(hyp\.txt|stats\.npz)|data/[^/]+\.json"
 )
-"""Names of files in it."""
+"""Names of files in a results file."""
 PRESET = 6
-"""Of xz: it packs 8 MB at a time, which takes 100 MB of memory, and 9 MB to unpack."""
+"""Preset of xz: blocks of 8 MB, for which packing needs 100 MB of memory and unpacking 9 MB."""
 MOST = 100
-"""Intervals of the log that are kept, at most, and validations."""
+"""Maximum number of log intervals that are kept, and of validations."""
 EPOCH = 315532800
-"""The time of every file in an archive: 1980-01-01, which no tar finds implausible."""
+"""Modification time of every file in an archive: 1980-01-01, which no tar considers implausible."""
 _DAMAGE = (lzma.LZMAError, tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)
 
 
 def read_results(path: Path) -> dict[str, bytes]:
-    """The files of a results file by their names in the run.
+    """Return the files of a results file by their names in the run.
 
-    Nothing is written, and no more than the limits above is read; links, devices and names that a
-    run does not have are refused.
+    Nothing is written, and no more than the limits above is read; links, devices and names that a run does not have
+    are rejected.
 
-    Raises MissingInputError: there is no such regular file; DataError: it is damaged, or no results file.
+    Raises:
+        MissingInputError: If there is no such regular file.
+        DataError: If the file is damaged, or not a results file.
     """
     with files.open_file(path) as file, files.reading(path):
         packed = file.read(LARGEST_FILE + 1)
@@ -80,7 +81,7 @@ def read_results(path: Path) -> dict[str, bytes]:
 
 
 def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names in the run, and contents; a ValueError about what does not belong there."""
+    """Yield names in the run and contents. Raises ValueError for anything that does not belong there."""
     names = set[str]()
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         members = list(islice(archive, MOST_FILES + 1))
@@ -106,15 +107,12 @@ def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def pack_results(run: "Run", folder: Path) -> Path:
-    """Write the results file of a scored run below a folder, whole or not at all.
-
-    Returns:
-        <folder>/<recipe>/<variant>/seed-<k>.results.tar.xz.
+    """Write the results file of a scored run below a folder, atomically, and return its path (see `results_path`).
 
     Raises:
-        MissingInputError: the run is not finished or not scored, or lacks a file.
-        DataError: a file of the run is damaged, or all of them are too large.
-        OutputPathError, OutputError: the file cannot be written.
+        MissingInputError: If the run is not finished or not scored, or lacks a file.
+        DataError: If a file of the run is damaged, or all of them are too large.
+        OutputPathError, OutputError: If the file cannot be written.
     """
     run.require_finished()
     run.verify()
@@ -141,10 +139,7 @@ def pack_results(run: "Run", folder: Path) -> Path:
 
 
 def results_path(run: "Run", folder: Path) -> Path:
-    """The results file of a run below a folder.
-
-    Raises OutputPathError: it is a trial, which is no row of a comparison.
-    """
+    """Return <folder>/<recipe>/<variant>/seed-<k>.results.tar.xz of a run. Raises OutputPathError for a trial."""
     if trial := run.manifest.trial:
         raise OutputPathError(
             f"{run.path}: is a trial of {trial.key}; pack the runs of its variant, whose "
@@ -154,7 +149,7 @@ def results_path(run: "Run", folder: Path) -> Path:
 
 
 def _contents(run: "Run") -> dict[str, bytes]:
-    """The files that are kept, by name."""
+    """Return the files to pack, by name."""
     stored, scores = run.read_scores()
     hashes = {name: value for name, value in run.manifest.files.items() if value is not None}
     notes = [name for name in hashes if INSIDE.fullmatch(name) and name.startswith(layout.DATA)]
@@ -193,7 +188,7 @@ def _contents(run: "Run") -> dict[str, bytes]:
 
 
 def _uncompressed(content: bytes, path: Path) -> bytes:
-    """The same arrays, which xz packs better than their own compression."""
+    """Return the same arrays uncompressed: xz packs them better than their own compression."""
     import numpy as np
 
     packed = io.BytesIO()
@@ -206,10 +201,10 @@ def _uncompressed(content: bytes, path: Path) -> bytes:
 
 
 def _thinned(run: "Run") -> bytes:
-    """The log with `MOST` intervals and validations, and what curves need beside these.
+    """Return the log with `MOST` intervals and validations, and the records that curves need besides.
 
-    The first and the last ones are among them, and the validation of the chosen weights; before a
-    validation stands the interval that says how many tokens had been seen.
+    The first and the last ones are kept, and the validation of the selected weights; before each validation, the
+    interval that has its number of tokens.
     """
     content = run.log.content()
     if run.left_out:
@@ -225,7 +220,7 @@ def _thinned(run: "Run") -> bytes:
 
 
 def _spread(items: Sequence[int]) -> list[int]:
-    """At most `MOST` of the items, at equal distances, the first and the last among them."""
+    """Return at most `MOST` items at equal distances, including the first and the last."""
     if len(items) <= MOST:
         return [*items]
     return [items[round(place * (len(items) - 1) / (MOST - 1))] for place in range(MOST)]

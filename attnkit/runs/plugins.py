@@ -1,4 +1,4 @@
-"""The mechanisms from outside attnkit that a run was trained with, as its manifest records them."""
+"""Mechanisms from outside attnkit that a run was trained with, as recorded in its manifest."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
 
 Plugins = Mapping[str, PluginFile | None]
-"""The entry of the manifest."""
+"""Manifest entry of the mechanisms."""
 
 
 def entries(recipe: "Recipe", previous: Plugins) -> dict[str, dict[str, str] | None]:
-    """What the manifest records for this recipe, given what it recorded for the one before."""
+    """Return the manifest entry for a recipe, given the previous entry."""
     from attnkit import mechanisms
 
     out: dict[str, dict[str, str] | None] = dict.fromkeys(previous)
@@ -28,10 +28,7 @@ def entries(recipe: "Recipe", previous: Plugins) -> dict[str, dict[str, str] | N
 
 
 def require(run: Path, recorded: Plugins) -> None:
-    """Check that the mechanisms of a run are known.
-
-    Raises MissingInputError: one is unknown; says what to add to the command.
-    """
+    """Raise MissingInputError, which says what to add to the command, if a mechanism of the run is unknown."""
     from attnkit import mechanisms
 
     for word, entry in recorded.items():
@@ -42,7 +39,7 @@ def require(run: Path, recorded: Plugins) -> None:
 
 
 def changes(recorded: Plugins) -> list[tuple[str, str, str]]:
-    """The files of mechanisms that have changed since, with the beginning of both SHA-256."""
+    """Return the files of mechanisms that have changed, each with the first digits of its old and new SHA-256."""
     from attnkit import mechanisms
 
     paths = [(mechanisms.facts(word).path, entry.sha256) for word, entry in recorded.items() if entry]
@@ -55,7 +52,7 @@ def _digest(path: Path) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts inside an attention setting: a composite names others in its options."""
+    """Yield all strings in an attention setting: composites name other mechanisms in their options."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):

@@ -1,4 +1,4 @@
-"""What evaluations leave in a folder: decoded lines of each split, and their scores."""
+"""Results of evaluations in a folder: decoded lines of each split, and their scores."""
 
 import hashlib
 import io
@@ -16,27 +16,21 @@ from attnkit.storage import files
 from attnkit.storage.lock import exclusive
 
 SCORES_LIMIT = 64 << 20
-"""Bytes of scores.json that are read, at most."""
+"""Maximum bytes of scores.json."""
 
 
 class Results:
-    """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run.
-
-    Or a results file, which is opened like a run's folder, and never written.
-    """
+    """A folder with outputs/<split>.hyp.txt and scores.json, of a run or not; or a results file, read-only."""
 
     may_be_made = True
-    """Whether writing makes the folder, should it be missing."""
+    """Whether writing creates a missing folder."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     @cached_property
     def packed(self) -> Mapping[str, bytes] | None:
-        """The files in a results file by name; None of a folder.
-
-        Raises DataError: it is damaged.
-        """
+        """Files of a results file by name; None for a folder. Raises DataError if the file is damaged."""
         if layout.is_results_file(self.path) and self.path.is_file():
             from attnkit.runs.packing import read_results
 
@@ -44,13 +38,13 @@ class Results:
         return None
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name, such as outputs/test.hyp.txt."""
+        """Return whether a file exists, such as outputs/test.hyp.txt."""
         if self.packed is not None:
             return name in self.packed
         return (self.path / name).exists()
 
     def names(self) -> Iterator[str]:
-        """All its files, but for hidden ones, copies of the log and leftovers."""
+        """Yield the names of all files, without hidden files, copies of the log and leftovers."""
         if self.packed is not None:
             yield from self.packed
             return
@@ -58,10 +52,7 @@ class Results:
             yield path.relative_to(self.path).as_posix()
 
     def open_file(self, name: str) -> BinaryIO:
-        """One of its files, for reading.
-
-        Raises MissingInputError: there is no such regular file.
-        """
+        """Open a file for reading. Raises MissingInputError if there is no such regular file."""
         if self.packed is None:
             return files.open_file(self.path / name)
         if name not in self.packed:
@@ -69,18 +60,18 @@ class Results:
         return io.BytesIO(self.packed[name])
 
     def read(self, name: str) -> bytes:
-        """The content of one of its files; raises as `open_file`."""
+        """Return the content of a file. Raises MissingInputError if there is no such regular file."""
         with self.open_file(name) as file, files.reading(self.path / name):
             return file.read()
 
     def sha256(self, name: str) -> str:
-        """SHA-256 of one of its files in hexadecimal; raises as `open_file`."""
+        """Return the SHA-256 of a file in hexadecimal. Raises MissingInputError if there is no such regular file."""
         if self.packed is None:
             return files.sha256_file(self.path / name)
         return hashlib.sha256(self.read(name)).hexdigest()
 
     def read_json(self, name: str, limit: int = files.JSON_LIMIT) -> dict[str, Any]:
-        """One of its files, as `attnkit.storage.files.read_json` reads it."""
+        """Return the JSON object in a file, with the errors of `attnkit.storage.files.read_json`."""
         return files.read_json(self.path / name, limit, self.open_file(name))
 
     @property
@@ -89,18 +80,15 @@ class Results:
         return self.packed is None and (self.may_be_made or os.access(self.path, os.W_OK))
 
     def output_path(self, split: str) -> Path:
-        """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
+        """Return the path of the decoded lines of a split: outputs/<split>.hyp.txt."""
         return self.path / layout.OUTPUTS / layout.component(f"{split}.hyp.txt")
 
     def statistics_path(self, split: str) -> Path:
-        """The file of per-sentence statistics beside the outputs."""
+        """Return the path of the per-sentence statistics of a split: outputs/<split>.stats.npz."""
         return self.path / layout.OUTPUTS / layout.component(f"{split}.stats.npz")
 
     def write_scores(self, split: str, texts: Sequence[str], scores: StoredSplit) -> None:
-        """Store decoded lines and their scores; other splits' scores stay as they are.
-
-        Two evaluations at once wait for each other.
-        """
+        """Store the decoded lines and scores of one split; concurrent evaluations wait for each other."""
         if any("\n" in text for text in texts):
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
@@ -115,14 +103,11 @@ class Results:
             self.record(layout.SCORES, hashlib.sha256(written).hexdigest())
 
     def scores(self) -> dict[str, StoredSplit]:
-        """Scores by split; empty before the first evaluation.
-
-        Raises DataError: scores.json is damaged; scoring again with force repairs it.
-        """
+        """Return the scores by split, empty before an evaluation. Raises DataError if scores.json is damaged."""
         return self.read_scores()[1]
 
     def read_scores(self) -> tuple[dict[str, Any], dict[str, StoredSplit]]:
-        """scores.json as it was written, with entries of other versions, and as `scores`; raises as that."""
+        """Return scores.json as written, with entries of other versions, and as `scores`, whose errors it raises."""
         with self.unchanged():
             if not self.has(layout.SCORES) or not self.recorded(layout.SCORES):
                 return {}, {}
@@ -134,7 +119,7 @@ class Results:
                 raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
 
     def remove_scores(self) -> None:
-        """Forget the scores of all splits: of other weights, or in a damaged file."""
+        """Remove the scores of all splits, because they belong to other weights or are damaged."""
         path = self.path / layout.SCORES
         if path.exists() or path.is_symlink():
             with self.changing(), files.writing(path):
@@ -142,27 +127,27 @@ class Results:
                 files.remove(path)
 
     def changing(self) -> AbstractContextManager[None]:
-        """Inside, no other process changes these files or reads several of them."""
+        """Return a context in which no other process changes these files, or reads several of them."""
         return exclusive(self.path)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Inside, all files belong together: who changes them waits."""
+        """Provide a context in which all files are consistent: processes that change them wait."""
         alone = self.packed is None and os.access(self.path, os.R_OK)
         with exclusive(self.path) if alone else nullcontext():
             self.refresh()
             yield
 
     def refresh(self) -> None:
-        """Forget what was read before; a folder without a run remembers nothing."""
+        """Drop cached content; a folder without a run has none."""
 
     def recorded(self, name: str) -> bool:
-        """Whether a file may be used; a folder without a run records none."""
+        """Return whether a file may be used; a folder without a run does not record files, so True."""
         return True
 
     def check_file(self, name: str) -> bool:
-        """Compare a file with its recorded SHA-256; a folder without a run records none."""
+        """Compare a file with its recorded SHA-256; a folder without a run records none, so False."""
         return False
 
     def record(self, name: str, digest: str | None) -> None:
-        """Note the SHA-256 of a file, None while it is being written."""
+        """Record the SHA-256 of a file, None while it is being written."""

@@ -1,4 +1,4 @@
-"""One run and its files."""
+"""A run and its files."""
 
 import hashlib
 import platform
@@ -29,31 +29,28 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
 
 MAKES_RUNS = "; `attnkit train RECIPE` makes one"
-"""Where a run, or a folder of them, comes from, for messages."""
+"""How to create runs, for messages about missing ones."""
 _REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`", layout.DATA: "remove it to read the corpus again"}
-"""By file or folder, what to do where that is not training."""
+"""Remedy for a damaged file or folder, if it is not another training."""
 
 
 class Run(Results):
-    """The directory of one training: one variant with one seed.
+    """A training of one variant with one seed; `Run(path)` is a location, `open` checks it, `create` makes it."""
 
-    `Run(path)` only names a place; `open` checks an existing run, `create` begins a new one.
-    """
-
-    may_be_made = False  # one that was moved away must not come back empty
+    may_be_made = False  # a run that was moved must not reappear as an empty folder
 
     @cached_property
     def log(self) -> Log:
-        """The log of its training."""
+        """The training log."""
         packed = None if self.packed is None else self.packed.get(layout.LOG, b"")
         return Log(self.path / layout.LOG, packed)
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """An existing run, finished or not; or a results file; `demo` is the one that is shipped.
+        """Open a run, finished or not, or a results file; `demo` is the shipped run.
 
-        Raises MissingInputError: there is no run; says which part is missing; DataError:
-        manifest.json, recipe.yaml or the results file is damaged.
+        Raises:
+            MissingInputError, DataError: If there is no run, or its manifest, recipe or results file is damaged.
         """
         run = cls(located(path))
         if run.packed is None:
@@ -69,11 +66,10 @@ class Run(Results):
 
     @classmethod
     def create(cls, path: str | Path, recipe: "Recipe", *, name: str, variant: str, seed: int, **fields: Any) -> "Run":
-        """Begin a run: write recipe.yaml, then manifest.json, whose presence makes it a run.
+        """Create a run: write recipe.yaml, then manifest.json (with `fields`), whose presence makes the folder a run.
 
-        `fields` are further entries of the manifest (hashes, device, threads, precision, ...).
-
-        Raises OutputPathError: the folder holds a run or parts of one, or cannot be made.
+        Raises:
+            OutputPathError: If the folder holds a run or parts of a run, or cannot be created.
         """
         run = cls(path)
         run.check_free()
@@ -91,13 +87,13 @@ class Run(Results):
         return run
 
     def check_free(self) -> None:
-        """Refuse a folder that holds a run or parts of one.  Raises OutputPathError."""
+        """Raise OutputPathError if the folder holds a run or parts of a run."""
         for part in (layout.MANIFEST, *layout.RESULTS):
             if (self.path / part).exists():
                 raise OutputPathError(f"{self.path}: already holds {part} of another run; --fresh removes it")
 
     def _write_recipe(self, recipe: "Recipe", identity: Mapping[str, Any]) -> str:
-        """Store the recipe under a comment that says whose it is; its SHA-256."""
+        """Write the recipe, with a comment that names its run, and return its SHA-256."""
         from attnkit.recipe import dump, relative_to
 
         recipe = relative_to(recipe, self.path)  # so that runs and data can be moved together
@@ -106,10 +102,7 @@ class Run(Results):
         return hashlib.sha256(text).hexdigest()
 
     def clear(self) -> None:
-        """Remove the run's files, and only those; manifest.json first, so that no half run is left.
-
-        Call it holding the lock.
-        """
+        """Remove the run's files only, manifest.json first so that no partial run remains; requires the lock."""
         with files.writing(self.path):
             for name in (layout.MANIFEST, *layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE):
                 path = self.path / name
@@ -120,12 +113,13 @@ class Run(Results):
 
     @contextmanager
     def lock(self) -> Iterator[str | None]:
-        """Hold the run against a second training, and clean up after an interrupted one.
+        """Lock the run against a second training, and remove leftovers of an interrupted training.
 
-        Makes the folder.  Gives None, or a warning where the file system knows no locks.
+        Creates the folder. Yields None, or a warning if the file system does not support locks.
 
-        Raises OutputPathError: another process trains this run (says which), or no file can be
-        made; or the folder is no longer there when something fails inside.
+        Raises:
+            OutputPathError: If another process trains this run (names the process), no file can be created, or the
+                folder has disappeared when an error occurs inside.
         """
         files.make_folder(self.path)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
@@ -138,7 +132,7 @@ class Run(Results):
                 raise
 
     def require_locked(self) -> None:
-        """Refuse (OutputPathError) where a folder that this process locked is no longer."""
+        """Raise OutputPathError if a folder that this process locked no longer exists."""
         if is_lost(self.path / layout.LOCK):
             raise OutputPathError(
                 f"{self.path}: was moved or removed while it was being trained; move it back and "
@@ -147,15 +141,11 @@ class Run(Results):
 
     @cached_property
     def recipe(self) -> "Recipe":
-        """The resolved recipe.
-
-        Raises DataError: recipe.yaml is not the one that was trained; MissingInputError: the
-        plug-in of one of its mechanisms is missing.
-        """
+        """The resolved recipe. Raises DataError if recipe.yaml was changed, MissingInputError without a plug-in."""
         return self.changed_recipe(())
 
     def changed_recipe(self, overrides: Sequence[str]) -> "Recipe":
-        """The resolved recipe with KEY=VALUE words; raises as `recipe`, and RecipeError."""
+        """Return the resolved recipe with KEY=VALUE overrides. Raises the errors of `recipe`, and RecipeError."""
         from attnkit.recipe import load_resolved
 
         plugins.require(self.path, self.manifest.plugins)
@@ -173,10 +163,7 @@ class Run(Results):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Versions, hashes, settings and results of the run; change them by `update`.
-
-        Raises MissingInputError, DataError: the file is missing or damaged.
-        """
+        """Versions, hashes, settings and results. Raises MissingInputError, DataError if missing or damaged."""
         try:
             return json_files.opened(self.read_json(layout.MANIFEST), Manifest, str(self.path / layout.MANIFEST))
         except DataError as error:
@@ -184,19 +171,16 @@ class Run(Results):
 
     @property
     def sealed(self) -> bool:
-        """Whether manifest.json has a SHA-256 of itself."""
+        """Whether manifest.json includes its own SHA-256."""
         return self.manifest.sha256 is not None
 
     def update(self, **fields: Any) -> None:
-        """Set entries of the manifest; an object is merged into an existing one.
-
-        What other processes have written meanwhile stays.
-        """
+        """Set entries of the manifest, merging mappings; entries that other processes wrote meanwhile are kept."""
         self.require_locked()
         with exclusive(self.path):
             self.refresh()
             known, entries = self.manifest, self.read_json(layout.MANIFEST)
-            if known.sha256 is None:  # of version 0.1.0, which recorded fewer files
+            if known.sha256 is None:  # version 0.1.0 recorded fewer files
                 kept = filter(self.has, (layout.LOG, layout.SCORES) if self.finished else ())
                 entries["files"] = {name: self.sha256(name) for name in kept} | entries["files"]
             for key, value in fields.items():
@@ -211,29 +195,26 @@ class Run(Results):
         self.refresh()
 
     def record(self, name: str, digest: str | None) -> None:
-        """Note the SHA-256 of one of its files; None while it is being written."""
         self.update(files={name: digest})
 
     def recorded(self, name: str) -> bool:
-        """Whether the manifest has the SHA-256 of a file; what it does not know is not used.
-
-        Those of version 0.1.0 have it of a few files only: there the others are used.
-        """
+        """Return whether the manifest has a file's SHA-256, or is of version 0.1.0, which recorded few files."""
         hashes = self.manifest.files
         return hashes.get(name) is not None or not (self.sealed or name in hashes)
 
     def refresh(self) -> None:
-        """Read the manifest again: another process may have written it."""
+        """Drop the cached manifest, because another process may have written it."""
         self.__dict__.pop("manifest", None)
 
     def check_file(self, name: str) -> bool:
-        """Compare a file with its SHA-256 in the manifest; False where it has none or is left out.
+        """Compare a file with its SHA-256 in the manifest; return False if there is none or the file was left out.
 
-        Raises DataError: they differ; MissingInputError: the file is missing.
+        Raises:
+            DataError, MissingInputError: If they differ, or the file is missing.
         """
         path = self.path / name
         for read_again in (False, True):
-            if read_again:  # another process may have written both meanwhile
+            if read_again:  # another process may have written both in the meantime
                 self.refresh()
             expected = self.manifest.files.get(name)
             if expected is None or name in self.left_out:
@@ -247,17 +228,17 @@ class Run(Results):
         )
 
     def require_recorded(self, name: str) -> None:
-        """`check_file` for what a run cannot do without.  Raises DataError where it has no hash."""
+        """Call `check_file` for an essential file. Raises DataError if its SHA-256 is not recorded."""
         if not self.check_file(name):
             raise DataError(f"{self.path / layout.MANIFEST}: the SHA-256 of {name} is missing")
 
     @property
     def weights_sha256(self) -> str:
-        """That of the chosen weights; empty where none is recorded, so that they are not used."""
+        """SHA-256 of the selected weights; empty if none is recorded, so that they are not used."""
         return self.manifest.files.get(layout.MODEL) or ""
 
     def verify(self) -> None:
-        """`check_file` for every file in the manifest; scores need not be there."""
+        """Call `check_file` for every file in the manifest; scores and data may be missing."""
         for name in self.manifest.files:
             if self.has(name) or name.partition("/")[0] not in _REMEDY:
                 self.check_file(name)
@@ -281,18 +262,18 @@ class Run(Results):
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end, and the weights are there or were left out."""
+        """Whether training has ended, and the weights exist or were left out."""
         ended = self.exists and self.manifest.finished is not None
         return ended and (layout.MODEL in self.left_out or (self.path / layout.MODEL).is_file())
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Files that `attnkit runs pack --results` left out: weights and tokenizer; else empty."""
+        """Files that `attnkit runs pack --results` left out, such as weights and tokenizer; otherwise empty."""
         left_out = self.manifest.left_out
         return () if left_out is None else tuple(left_out.files)
 
     def require_weights(self) -> None:
-        """Refuse packed results.  Raises MissingInputError."""
+        """Raise MissingInputError for a results file, which has no weights."""
         if layout.MODEL in self.left_out:
             raise MissingInputError(
                 f"{self.path}: results without weights; name the run that they are of, or train it "
@@ -301,16 +282,16 @@ class Run(Results):
 
     @property
     def trained(self) -> bool:
-        """Whether it has weights of its own: chosen ones, or a checkpoint."""
+        """Whether the run has weights of its own: selected weights, or a checkpoint."""
         return self.finished or bool(self.checkpoint_steps())
 
     @property
     def in_training(self) -> bool:
-        """Whether a process trains it now."""
+        """Whether a process is training the run."""
         return is_held(self.path / layout.LOCK)
 
     def require_finished(self) -> None:
-        """Refuse a run that has no chosen weights yet.  Raises MissingInputError."""
+        """Raise MissingInputError if the run has no selected weights yet."""
         if not self.finished:
             what = "training is not finished; run `attnkit train` again to resume it"
             if self.in_training:
@@ -319,7 +300,7 @@ class Run(Results):
 
     @property
     def outcome(self) -> json_files.Finished:
-        """What its training came to.  Raises MissingInputError: it is not finished."""
+        """Outcome of the training. Raises MissingInputError if it is not finished."""
         self.require_finished()
         assert self.manifest.finished is not None
         return self.manifest.finished
@@ -336,10 +317,7 @@ class Run(Results):
         self.update(files={p.name: files.sha256_file(p) for p in paths if p.is_file()})
 
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer.
-
-        Raises MissingInputError: there is none yet, or it was left out; DataError: it is not the one that was trained.
-        """
+        """Load the tokenizer. Raises MissingInputError without one, DataError if it is not that of the training."""
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
@@ -350,10 +328,10 @@ class Run(Results):
         return Tokenizer.load(self.path, self.recipe.data.normalize, shared=not both)
 
     def finish(self, weights: Mapping[str, "Tensor"], *, step: int, seconds: float, **more: Any) -> None:
-        """Store the chosen weights (tied ones once) and the fact that training ended.
+        """Store the selected weights (tied weights once), and record the end of training.
 
-        `more` are further facts, such as the reason; `seconds` were spent on updates.
-        Scores of earlier weights are removed; the log is forced to the disk.
+        `seconds` were spent on updates; `more` are further facts, such as the reason. Scores of earlier weights are
+        removed, and the log is synced to disk.
         """
         from attnkit.storage import tensors
 
@@ -367,9 +345,10 @@ class Run(Results):
             self.update(files={layout.MODEL: digest, layout.LOG: self.log.sha256()}, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
-        """The chosen weights, in main memory; those in half precision as float32.
+        """Load the selected weights into main memory, in float32 if stored in half precision.
 
-        Raises MissingInputError, DataError: the end of training or the file is missing or damaged.
+        Raises:
+            MissingInputError, DataError: If training is not finished, or the file is missing or damaged.
         """
         from attnkit.storage import tensors
 
@@ -379,22 +358,14 @@ class Run(Results):
         return tensors.read(self.path / layout.MODEL, widen=True)
 
     def model(self, device: str = "cpu") -> "Model":
-        """The trained model in float32 and evaluation mode.
-
-        The global random state is left as it was.
-
-        Raises MissingInputError, DataError: as `weights`, `untrained` and `load`.
-        """
+        """Return the trained float32 model in evaluation mode. Raises as `weights`; keeps the global random state."""
         weights = self.weights()
         model = self.untrained()
         self.load(model, self.path / layout.MODEL, weights)
         return model.to(device).eval()
 
     def untrained(self) -> "Model":
-        """The model as training began with it, in float32; the global random state stays.
-
-        Raises MissingInputError, DataError: as `recipe` and `tokenizer`.
-        """
+        """Return the float32 model before training. Raises as `recipe`, `tokenizer`; keeps the global random state."""
         import torch
 
         from attnkit import models
@@ -407,10 +378,7 @@ class Run(Results):
             return models.build_for(recipe, tokenizer.sizes).float()
 
     def load(self, model: "Model", path: Path, weights: "Mapping[str, Tensor]") -> None:
-        """Put weights of this run into its model; `path` is the file that they come from.
-
-        Raises DataError: they have other names or shapes than the recipe asks for.
-        """
+        """Load weights from the file `path` into the model. Raises DataError if their names or shapes differ."""
         from attnkit.storage import tensors
 
         model.make_room(weights)
@@ -419,7 +387,7 @@ class Run(Results):
         model.load_state_dict(weights, strict=False)
 
     def checkpoint_steps(self) -> list[int]:
-        """The steps that have a checkpoint, the newest first; whole or damaged."""
+        """Return the steps of all checkpoints, whole or damaged, newest first."""
         with files.reading(self.checkpoints):
             inside = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
             found = [layout.STEP.fullmatch(entry.name) for entry in inside]

@@ -1,11 +1,11 @@
-"""The splits that a run was scored on: small ones are kept in the run, of others their hashes.
+"""Splits that a run was scored on: the run stores small ones, and hashes of the others.
 
     data/<split>.jsonl    its rows as they were read, up to `LARGEST` bytes
     data/<split>.json     {"rows", "bytes", "fingerprint", "sha256", "contexts"}
 
-So a run is scored from any folder and on any machine, without the corpus.  `fingerprint` is that
-of the corpus, `sha256` that of the rows, null where they are not kept.  `contexts` is how many
-passages were generated for each question, null where files have them.
+A run can thus be scored from any folder and on any machine, without the corpus. `fingerprint` is the SHA-256 of the
+corpus split, `sha256` that of the stored rows (null if they are not stored). `contexts` is the number of passages
+generated for each question, null if the passages come from files.
 """
 
 import hashlib
@@ -29,16 +29,15 @@ if TYPE_CHECKING:
     from attnkit.runs.run import Run
 
 LARGEST = 10_000_000
-"""Bytes of the rows of a split that is kept in a run, at most."""
+"""Maximum bytes of rows of a split that is stored in a run."""
 TRAIN = "train"
-"""The split that no run keeps."""
+"""The split that no run stores."""
 
 
 class RunCorpus:
-    """What a run is scored on: the splits that it keeps, others from its corpus.
+    """The data a run is scored on: splits stored in the run, other splits from its corpus.
 
-    Where the corpus is at hand as well and is another one, a warning says so, and the rows that the
-    run keeps are taken.
+    If the corpus is available too but has changed, a warning says so, and the stored rows are used.
     """
 
     def __init__(
@@ -50,11 +49,10 @@ class RunCorpus:
         fresh: bool = False,
         keep: bool = False,
     ) -> None:
-        """With `keep` a split that is read is kept in the run.
+        """Choose the data: `fresh` replaces stored rows if the corpus has changed, `keep` stores the splits it reads.
 
-        `fresh` takes it from the corpus where that is at hand, and in place of what was kept.
-
-        Raises MissingInputError: there is no folder `data_dir`.
+        Raises:
+            MissingInputError: If the folder `data_dir` does not exist.
         """
         self.run, self.offline, self.fresh, self.keep = run, offline, fresh, keep
         self.data_dir = None if data_dir is None else Path(data_dir)
@@ -62,10 +60,10 @@ class RunCorpus:
             files.require_folder(self.data_dir, "folder", " (--data-dir)")
 
     def rows(self, split: str, length: int | None = None) -> Iterator[Row]:
-        """The rows of a split in order, as `Corpus.rows`; raises as that where the run lacks it.
+        """Return the rows of a split in order; as `Corpus.rows`, with its errors, if the run does not store them.
 
-        `length` is one of `eval.lengths`: it makes no difference to running text, which is cut in
-        windows of it, but generated rows have it.  A run does not keep those.
+        `length` is one of `eval.lengths`. It changes generated rows, which a run does not store, but not running text,
+        which is cut into windows of this length later.
         """
         if length and self.run.recipe.task in ("recall", "tagging"):
             return self._corpus(split).rows(split, length=length)
@@ -74,24 +72,24 @@ class RunCorpus:
         return iter(self._split(split, 0))
 
     def questions(self, split: str, contexts: int) -> list[Row]:
-        """The questions of a split with their passages, as `Corpus.questions`."""
+        """Return the questions of a split with their passages, as `Corpus.questions`."""
         if split == TRAIN:
             return self._corpus(split).questions(split, contexts)
         return self._split(split, contexts)
 
     def keeps(self, split: str) -> bool:
-        """Whether the run itself has the rows of a split."""
+        """Return whether the run stores the rows of a split."""
         return self._has_rows(self._kept(split))
 
     def _has_rows(self, kept: KeptSplit | None) -> bool:
-        """Whether it has them, by what data/<split>.json says; packed results have no rows."""
+        """Return whether the rows are stored, by data/<split>.json; results files have no rows."""
         return kept is not None and kept.sha256 is not None and not self.run.left_out
 
     def _split(self, split: str, contexts: int) -> list[Row]:
-        """The rows that are kept, else those of the corpus."""
+        """Return the stored rows, otherwise those of the corpus."""
         self._require(split)
         kept = self._kept(split)
-        if kept and kept.contexts not in (None, contexts):  # generated with fewer passages, or more
+        if kept and kept.contexts not in (None, contexts):  # generated with another number of passages
             kept = None
         if kept and self._available(split) not in (None, kept.fingerprint):
             if self.run.left_out:
@@ -121,7 +119,7 @@ class RunCorpus:
                 why = "sources and references are not kept with results"
             raise MissingInputError(f"{self.run.path}: {split}: {why}: {error}") from error
         if not kept and self.keep:
-            with suppress(AttnkitError):  # a run that cannot be written is scored all the same
+            with suppress(AttnkitError):  # a read-only run can be scored without storing rows
                 self._keep(split, asked, corpus, contexts)
         return asked
 
@@ -130,7 +128,7 @@ class RunCorpus:
         require_split(data.corpus or str(self.run.path), split, splits_of(data))
 
     def _corpus(self, split: str) -> Corpus:
-        """The corpus; of files of one's own those of this split alone, which suffice."""
+        """Open the corpus; of the user's own files, only those that this split needs."""
         recipe = self.run.recipe
         data = recipe.data
         self._require(split)
@@ -142,7 +140,7 @@ class RunCorpus:
         return Corpus.open(data, recipe.task, data_dir=self.data_dir, offline=self.offline)
 
     def _available(self, split: str) -> str | None:
-        """The fingerprint of a split, None where it is not there without a download."""
+        """Return the fingerprint of a split; None if it is not available without a download."""
         with suppress(AttnkitError):
             corpus = self._corpus(split)
             if split in corpus.splits and corpus.available(split):
@@ -150,11 +148,10 @@ class RunCorpus:
         return None
 
     def _name(self, split: str, suffix: str) -> str:
-        """The file of a split in the run."""
         return f"{layout.DATA}/{layout.component(f'{split}{suffix}')}"
 
     def _kept(self, split: str) -> KeptSplit | None:
-        """What data/<split>.json says; None where there is none."""
+        """Return the contents of data/<split>.json; None if it does not exist."""
         name = self._name(split, ".json")
         if not self.run.has(name) or not self.run.recorded(name):
             return None
@@ -162,10 +159,7 @@ class RunCorpus:
         return json_files.parse(self.run.read_json(name), KeptSplit, str(self.run.path / name))
 
     def kept(self, split: str) -> bytes:
-        """The lines of data/<split>.jsonl.
-
-        Raises DataError, MissingInputError: the file is not what was scored, or not there.
-        """
+        """Return the content of data/<split>.jsonl. Raises DataError or MissingInputError if changed or missing."""
         name = self._name(split, ".jsonl")
         with self.run.unchanged():
             data, kept = self.run.read(name), self._kept(split)
@@ -180,7 +174,7 @@ class RunCorpus:
         rows, file = list[Row](), str(self.run.path / self._name(split, ".jsonl"))
         for number, line in enumerate(self.kept(split).split(b"\n")[:-1], 1):
             try:
-                value = json.loads(line)  # which reads surrogates, too
+                value = json.loads(line)  # also decodes surrogates
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{file}:{number}: not valid JSON: {error}") from error
             one = json_files.parse(value, json_files.KeptRow, f"{file}:{number}")
@@ -189,7 +183,7 @@ class RunCorpus:
         return rows
 
     def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
-        """Store the rows where they are few, and what they are; the latter last."""
+        """Store the rows if they are small enough, and then their description."""
         lines, size = list[bytes](), 0
         for row in rows:
             text = json.dumps(row._asdict(), ensure_ascii=False, separators=(",", ":"))

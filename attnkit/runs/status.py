@@ -1,4 +1,4 @@
-"""What runs have come to: state, step, score, age and size, and how their recipes differ."""
+"""Status of runs: state, step, score, age, size, and the differences between their recipes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ ATTENTION, PLACES = "model.attention.", ("encoder", "decoder", "cross")
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run as a list of runs shows it; None where something is not known (yet)."""
+    """A run in a list of runs; None for facts that are not known (yet)."""
 
     path: Path
     recipe: str
@@ -29,39 +29,36 @@ class RunStatus:
     seed: int | None
     state: State
     step: int | None = None
-    """Updates so far."""
+    """Number of updates so far."""
     steps: int | None = None
-    """Updates that the recipe asks for."""
+    """Number of updates in the recipe."""
     metric: str | None = None
-    """First metric of its evaluation."""
+    """First metric of the evaluation."""
     split: str | None = None
-    """What the metric was measured on."""
+    """Split that the metric was measured on."""
     score: float | None = None
     monitor: str | None = None
-    """What validations measure (`train.monitor`)."""
+    """Quantity that validations measure (`train.monitor`)."""
     validation: float | None = None
-    """Its value for the chosen weights, or at the last validation of an unfinished run."""
+    """Monitor of the selected weights, or at the last validation of an unfinished run."""
     changed: float = 0.0
-    """When training or evaluation last wrote, in seconds since 1970."""
+    """Last write by a training or evaluation, in seconds since 1970."""
     bytes: int = 0
-    """Size of all its files."""
+    """Size of all files."""
     removable: int = 0
-    """Size of its checkpoints, where it is done and needs them no longer."""
+    """Size of the checkpoints, if the run is done and no longer needs them."""
     differs: tuple[str, ...] = ()
-    """Keys of its recipe with another value than its neighbours': see `differences`."""
+    """Recipe keys with other values than in the neighboring runs; see `differences`."""
     fault: str | None = None
-    """Why it failed, or what is damaged."""
+    """Why the run failed, or what is damaged."""
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Every value of its recipe by its key."""
+    """All values of the recipe by key."""
     baseline: bool = False
-    """Whether it is the variant that the others of its recipe are compared with."""
+    """Whether the other variants of the recipe are compared with this variant."""
 
 
 def statuses(folder: Path) -> list[RunStatus]:
-    """Every run in a folder, sorted as by `find_runs`; damaged ones come last.
-
-    Raises MissingInputError: there is no such folder, or no run in it.
-    """
+    """Return the status of each run, sorted as by `find_runs`, damaged last. Raises MissingInputError without runs."""
     found: list[tuple[tuple[Any, ...], RunStatus]] = []
     damaged = []
     for path, run in open_runs(located(folder)):
@@ -82,11 +79,10 @@ def statuses(folder: Path) -> list[RunStatus]:
 
 
 def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
-    """Remove the checkpoints of those runs that are done; the number of bytes.
+    """Remove the checkpoints of the runs that are done, and return the number of bytes removed.
 
-    A run that is being trained, or whose weights are damaged, is passed over with a note.
-
-    Raises OutputPathError: a folder cannot be changed.
+    A run in training, or with damaged weights, is skipped with a note. Raises OutputPathError if a folder is not
+    writable.
     """
     removed = 0
     for status in runs:
@@ -106,18 +102,20 @@ def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
 
 
 def remove_checkpoints(run: Run) -> None:
-    """Remove the checkpoints of a finished run; its chosen weights must be whole.
+    """Remove the checkpoints of a finished run with undamaged weights; call it holding the lock.
 
-    It is used and scored as before, but can no longer be trained further. Call it holding the lock.
+    The run can still be used and scored, but not trained further.
 
-    Raises MissingInputError: training is not finished; DataError: the weights are damaged;
-    OutputPathError: the folder cannot be changed.
+    Raises:
+        MissingInputError: If training is not finished.
+        DataError: If the weights are damaged.
+        OutputPathError: If the folder cannot be changed.
     """
     run.require_finished()
     run.check_file(layout.MODEL)
     with files.writing(run.checkpoints):
         for path in layout.checkpoint_folders(run.path):
-            # under another name first: half a checkpoint must never look like one
+            # renamed first, so that a partly removed checkpoint is never taken for a whole checkpoint
             leftover = path if files.owner(path) else files.temporary(path)
             if path != leftover:
                 files.DISK.rename(path, leftover)
@@ -127,15 +125,16 @@ def remove_checkpoints(run: Run) -> None:
 def differences(
     recipes: Sequence[Mapping[str, str]], usual: Sequence[Mapping[str, str]] = ()
 ) -> list[tuple[str, ...]]:
-    """In which keys each recipe differs from the usual one, as `train.steps: 120`; seeds aside.
+    """Return the keys in which each recipe differs from the usual values, as `train.steps: 120`; seeds are ignored.
 
-    The usual value of a key is the most common one among the recipes `usual` (those of the baseline
-    variant), or among all where there is none.  Only options of mechanisms may be absent from it.
+    The usual value of a key is its most common value in `usual` (recipes of the baseline variant), or in all recipes
+    if `usual` is empty. A key that `usual` lacks is compared within all recipes, unless it is an option of a
+    mechanism.
     """
     common: dict[str, str] = {}
     for key in dict.fromkeys(key for values in recipes for key in values):
         counts = Counter(values[key] for values in usual or recipes if key in values)
-        if not counts and not key.startswith(ATTENTION):  # of another version of attnkit
+        if not counts and not key.startswith(ATTENTION):  # key of another version of attnkit
             counts = Counter(values[key] for values in recipes if key in values)
         if counts:
             common[key] = counts.most_common(1)[0][0]
@@ -143,7 +142,7 @@ def differences(
 
 
 def _lines(changed: dict[str, str]) -> tuple[str, ...]:
-    """Changed keys with their values; those of several places of attention in one."""
+    """Return changed keys with their values; equal values at several places of attention share a line."""
     out: dict[str, str] = {}
     for key, value in changed.items():
         place, _, option = key.removeprefix(ATTENTION).partition(".")
@@ -159,7 +158,7 @@ def _lines(changed: dict[str, str]) -> tuple[str, ...]:
 
 
 def _status(run: Run) -> RunStatus:
-    """What is known of a run whose manifest can be read; faults of its other files are noted."""
+    """Return the status of a run with a readable manifest; faults of its other files are listed."""
     failed, finished = run.manifest.failed, run.finished
     state: State = "failed" if failed else "unfinished"
     if run.in_training:
@@ -201,7 +200,7 @@ def _recipe(run: Run) -> dict[str, Any]:
 
 
 def _logged(run: Run) -> dict[str, Any]:
-    """The last step of an unfinished run; the validation of the chosen weights, or the last."""
+    """Return the last step of an unfinished run, and the validation of the selected weights or the last one."""
     if run.finished:
         chosen = run.log.validation(run.outcome.step)
         return {"validation": chosen and chosen.value}
@@ -211,17 +210,14 @@ def _logged(run: Run) -> dict[str, Any]:
 
 
 def _score(run: Run) -> dict[str, Any]:
-    """The first metric and split of the recipe that were evaluated."""
+    """Return the first metric and split of the recipe that were evaluated."""
     for split, metric, score in scores_of(run):
         return {"split": split, "metric": metric, "score": score}
     return {}
 
 
 def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float]]:
-    """(split, metric, score) of all that was evaluated, the recipe's first split and metric first.
-
-    Raises DataError: scores.json is damaged.
-    """
+    """Return (split, metric, score) of all evaluations, in the recipe's order. Raises DataError if damaged."""
     stored, eval = run.scores(), run.recipe.eval
     found = [
         (split, name, one.score)
@@ -231,9 +227,9 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
     ]
 
     def place(one: tuple[str, str, float]) -> tuple[int, int, bool]:
-        """Those of another search, under a longer name than their split's, come later."""
+        """Return a sort key that puts scores of other searches, stored under longer names, last."""
         split, name, _ = one
-        base = split.partition(".")[0]  # of questions: test.mean.4
+        base = split.partition(".")[0]  # for questions: test.mean.4
         return (
             eval.splits.index(base) if base in eval.splits else len(eval.splits),
             eval.metrics.index(name) if name in eval.metrics else len(eval.metrics),
@@ -244,7 +240,7 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
 
 
 def title_of(metric: str) -> str:
-    """The name of a metric in tables; of one that another version of attnkit had, its word."""
+    """Return the name of a metric in tables; for an unknown metric of another version, its key."""
     from attnkit.recipe.metrics import metric_facts
 
     try:
@@ -254,17 +250,17 @@ def title_of(metric: str) -> str:
 
 
 def _changed(path: Path) -> float:
-    """When a run's records were last written."""
+    """Return the time of the last write to a run's records."""
     times = [0.0]
     names = (layout.MANIFEST, layout.LOG, layout.SCORES)
     for file in [path] if path.is_file() else [path / name for name in names]:
-        with suppress(OSError):  # not there, or not to be read
+        with suppress(OSError):  # missing or unreadable
             times.append(file.stat().st_mtime)
     return max(times)
 
 
 def _damaged(path: Path, fault: str) -> RunStatus:
-    """A run whose manifest or recipe cannot be read; its folders say which it was."""
+    """Return the status of a run whose manifest or recipe cannot be read, identified by its folders."""
     seed = path.name.removeprefix("seed-").removesuffix(layout.RESULTS_FILE)
     return RunStatus(
         path,
