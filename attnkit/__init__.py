@@ -6,7 +6,7 @@
     model.generate(["The tired kings will paint boats."])
     model.attention("The tired kings will paint boats.").maps["cross"][0, 1]
 
-docs/python.md has the rest.  Nothing is imported until it is used.
+See docs/python.md. Modules are imported on first use.
 """
 
 import os
@@ -23,15 +23,14 @@ __version__ = "0.1.0"
 
 SILENCED = {
     "DO_NOT_TRACK": "1",
-    "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime looks its host up 8 s after the first session
+    "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime resolves its host 8 s after the first session
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_UPDATE_CHECK": "1",
-    "DISABLE_SAFETENSORS_CONVERSION": "1",  # transformers asks the hub for other files
-    "GRADIO_ANALYTICS_ENABLED": "False",  # of trackio
+    "DISABLE_SAFETENSORS_CONVERSION": "1",  # transformers requests other files from the hub
+    "GRADIO_ANALYTICS_ENABLED": "False",  # trackio uses gradio
     "WANDB_ERROR_REPORTING": "False",
 }
-"""What keeps libraries from calling home, here and in every process that is started; a variable
-that the user has set stays as it is."""
+"""Variables that stop libraries from contacting servers, also in child processes; values set by the user win."""
 for _name, _value in SILENCED.items():
     os.environ.setdefault(_name, _value)
 _FUNCTIONS = ("contexts", "evaluate", "load")

@@ -1,4 +1,4 @@
-"""`python -m attnkit` is the command line."""
+"""Command line for `python -m attnkit`."""
 
 from attnkit.cli import script
 

@@ -1,4 +1,4 @@
-"""Where models compute, with how many threads, and how those share the processor."""
+"""Device, threads and caches for computation, and sharing of the processor."""
 
 import os
 import re
@@ -13,51 +13,47 @@ from attnkit.errors import UnavailableError, UsageError
 
 INTERRUPT = {signal.SIGINT}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that torch reads when it is imported."""
+"""Environment variables that torch reads at import."""
 SPINS = "1000"
-"""How often a waiting thread of GNU OpenMP checks before it sleeps (default: 300,000).
+"""Number of checks of a waiting GNU OpenMP thread before it sleeps (default: 300,000).
 
-Beside another busy program training keeps half of its speed with this, and a thirtieth with the
-default; on a quiet machine it loses about 5 % (benchmarks/results/threads.md).
+Beside another busy program, training keeps half of its speed with this value and a thirtieth with the default; on an
+idle machine it loses about 5 % (benchmarks/results/threads.md).
 """
 
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
-"""How many compiled matrix products oneDNN keeps, and torch of those (default: 1,024 each).
+"""Number of compiled matrix products cached by oneDNN, and of those cached by torch (default: 1,024 each).
 
-Nearly every batch has sizes of its own, so those of an update are all that is used again.  More
-also lie between the activations, so that their memory is reused badly: after 40 updates of
-`translation/multi30k` training takes 0.5 GB less than by default, at the same speed.
+Nearly every batch has its own sizes, so only the products of the current update are reused. More of them fragment the
+memory of the activations: after 40 updates of `translation/multi30k`, training takes 0.5 GB less than with the
+default, at the same speed.
 """
 
 
 def limit_caches() -> None:
-    """Let torch and oneDNN keep fewer compiled products; call it before torch is imported.
-
-    The user's own variables win.
-    """
+    """Apply `CACHES`, except variables set by the user; call before torch is imported."""
     for name, capacity in CACHES.items():
         os.environ.setdefault(name, capacity)
 
 
 def share_processor() -> None:
-    """Let OpenMP's threads sleep soon when they wait; call it before torch is imported.
+    """Let waiting OpenMP threads sleep early; call before torch is imported.
 
-    The user's own OMP_WAIT_POLICY or GOMP_SPINCOUNT wins.  torch for Linux alone has GNU OpenMP.
+    OMP_WAIT_POLICY or GOMP_SPINCOUNT set by the user win. Only torch for Linux uses GNU OpenMP.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def use_threads(threads: int) -> None:
-    """Compute with so many threads on the CPU, also where torch is not imported yet."""
+    """Set the number of CPU threads, whether or not torch is imported yet."""
     os.environ |= dict.fromkeys(THREADS, str(threads))
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(threads)
 
 
 def processes() -> int:
-    """Processes of one thread to compute with: OMP_NUM_THREADS where it is set, else the cores that
-    this process may use."""
+    """Return the number of single-threaded processes to run: OMP_NUM_THREADS if set, otherwise the usable cores."""
     chosen = os.environ.get(THREADS[0], "")
     if chosen.isdecimal():
         return max(1, int(chosen))
@@ -65,14 +61,14 @@ def processes() -> int:
 
 
 def load_warning() -> str | None:
-    """Why times that are measured now may be too long; None on a quiet machine."""
+    """Return a warning that times measured now may be too long; None on an idle machine."""
     if not (load := _load_of_others(0)):
         return None
     return f"this machine was busy in the last minute ({load}), so measured times may be too long"
 
 
 def load_note() -> str:
-    """What the machine does beside a training with all its threads; nothing on a quiet one."""
+    """Return the load beside a training with all its threads; an empty string on an idle machine."""
     cores = os.cpu_count() or 1
     own = os.environ.get(THREADS[0], "")
     load = _load_of_others(int(own) if own.isdecimal() else cores)
@@ -80,19 +76,19 @@ def load_note() -> str:
 
 
 def _load_of_others(own: int) -> str:
-    """The load of the last minute where it is half of the cores or more beyond `own` threads."""
+    """Return the load of the last minute if it exceeds `own` threads by at least half of the cores."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     return f"load {load:.1f} on {cores} cores" if load - own >= cores / 2 else ""
 
 
 def pick_device(name: str) -> str:
-    """The device that `name` means here; auto is the first GPU, else the CPU.
+    """Return the torch device for `name`; "auto" is the first GPU, otherwise the CPU.
 
-    Each process that torchrun started on a machine has a GPU of its own.
+    Each process that torchrun starts on a machine gets its own GPU.
 
     Raises:
-        UsageError: it is no name of a device.
-        UnavailableError: this machine has no such device, or fewer GPUs than processes.
+        UsageError: `name` is not a device name.
+        UnavailableError: This machine has no such device, or fewer GPUs than processes.
     """
     import torch
 
@@ -116,7 +112,7 @@ def pick_device(name: str) -> str:
 
 
 def clock(device: str) -> float:
-    """Seconds on a clock, read once the device has done what it was given."""
+    """Return a time in seconds, read after the device has finished its pending work."""
     import torch
 
     if device.startswith("cuda"):
@@ -127,10 +123,7 @@ def clock(device: str) -> float:
 
 
 def threads_each(jobs: int) -> int:
-    """Threads of each of so many processes: an equal share of torch's here, at least one.
-
-    torch takes those of the machine, or OMP_NUM_THREADS.
-    """
+    """Return the share of each of `jobs` processes in torch's threads (OMP_NUM_THREADS or a core each), at least 1."""
     import torch
 
     return max(1, torch.get_num_threads() // jobs)
@@ -138,11 +131,11 @@ def threads_each(jobs: int) -> int:
 
 @contextmanager
 def starting_processes() -> Iterator[None]:
-    """Inside, processes are started that do not import the main module, nor obey Ctrl-C.
+    """Start child processes in this context that ignore Ctrl-C and do not import the main module.
 
-    None of ours needs it; a script without `if __name__ == "__main__"` would run again in each.
-    Ctrl-C, which a terminal sends to all processes, is left to this one: they inherit the blocked
-    signal.
+    No child of attnkit needs the main module, and a script without `if __name__ == "__main__"` would run again in
+    each. A terminal sends Ctrl-C to all processes; children inherit the blocked signal, so only this process handles
+    it.
     """
     from multiprocessing import resource_tracker
 
@@ -157,7 +150,7 @@ def starting_processes() -> Iterator[None]:
 
 
 def sharing(jobs: int, ranks: int = 1) -> str:
-    """How so many runs, or the ranks of one, share the machine, in words."""
+    """Describe how `jobs` runs, or the `ranks` of a run, share the machine."""
     threads = threads_each(jobs * ranks)
     return (
         f"{jobs} run{'s' * (jobs != 1)} at a time{f' in {ranks} processes' * (ranks > 1)}, "

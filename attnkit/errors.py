@@ -1,7 +1,7 @@
-"""Errors that users meet, one class a cause, each with its exit code.
+"""Errors shown to users, one class per cause, each with its exit code.
 
-A message says where (file:line:column or key path), what was wrong, what would be right, and
-what to do next, in one line.  Anything that is not an AttnkitError is a bug in attnkit.
+A message gives the place (file:line:column or key path), the fault, the expected value and the next step, in one line.
+Any exception other than AttnkitError is a bug in attnkit.
 """
 
 import errno
@@ -14,57 +14,57 @@ class AttnkitError(Exception):
 
 
 class UsageError(AttnkitError):
-    """The command line asks for something that does not exist or does not fit together."""
+    """Command line with unknown or contradictory arguments."""
 
     code = 2
 
 
 class DivergedError(AttnkitError):
-    """Training met a loss or a gradient that is not finite."""
+    """Loss or gradient that is not finite during training."""
 
     code = 3
 
 
 class DataError(AttnkitError):
-    """A data file or a checkpoint is damaged or malformed."""
+    """Damaged or malformed data file or checkpoint."""
 
     code = 65
 
 
 class NotFiniteError(DataError):
-    """A model returns NaN or infinity; during training this means divergence."""
+    """NaN or infinity in the output of a model; during training this means divergence."""
 
 
 class MissingInputError(AttnkitError):
-    """A file, corpus, run or split that was asked for is not there."""
+    """Requested file, corpus, run or split that does not exist."""
 
     code = 66
 
 
 class UnavailableError(AttnkitError):
-    """A device, an optional package or the network is not available."""
+    """Device, optional package or network that is not available."""
 
     code = 69
 
 
 class PeerLostError(UnavailableError):
-    """Another process of a command of several ended, or can no longer be reached."""
+    """Other process of a multi-process command that ended or cannot be reached."""
 
 
 class MemoryLimitError(AttnkitError):
-    """The machine or the device ran out of memory."""
+    """Out of memory on the machine or the device."""
 
     code = 71
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether the machine or the device had no memory left; torch reports that in several ways."""
+    """Return whether an error means that the machine or device is out of memory; torch reports it in several ways."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     messages = ("can't allocate memory", "out of memory", "bad_alloc")
-    # what the loader says where a library does not fit
+    # messages of the dynamic loader if a library does not fit into memory
     loading = ("Cannot allocate memory", "failed to map segment", "MemoryError")
     named = messages if isinstance(error, RuntimeError) else ()
     named = loading if isinstance(error, ImportError | OSError) else named
@@ -72,7 +72,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
-    """What to change after running out of memory; exact where the recipe's values are known."""
+    """Return what to change after running out of memory; exact if the recipe's values are given."""
     if batch_tokens is None or batch_tokens < 2:
         return "use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode"
     return (
@@ -82,13 +82,13 @@ def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
 
 
 class OutputPathError(AttnkitError):
-    """An output file or folder cannot be created."""
+    """Output file or folder that cannot be created."""
 
     code = 73
 
 
 class OutputError(AttnkitError):
-    """Writing failed: input/output error, disk full, closed device."""
+    """Failed write: input/output error, full disk, closed device."""
 
     code = 74
 
@@ -97,30 +97,30 @@ _WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
 
 
 def write_failed(error: BaseException) -> bool:
-    """Whether the disk is full or broken."""
+    """Return whether an error means a full or broken disk."""
     return isinstance(error, OSError) and error.errno in _WRITE_FAULTS
 
 
 def unreachable(error: BaseException) -> bool:
-    """Whether a path may not be looked at, or is too long to be one."""
+    """Return whether an error means that access to a path is denied or the path is too long."""
     faults = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
     return isinstance(error, OSError) and bool(error.filename) and error.errno in faults
 
 
 class StoppedError(AttnkitError):
-    """A signal stopped training after its state was saved; running again resumes."""
+    """Training stopped by a signal after its state was saved; running it again resumes."""
 
     code = 75
 
 
 class RecipeError(AttnkitError):
-    """A recipe is malformed or asks for the impossible."""
+    """Malformed recipe or recipe with impossible settings."""
 
     code = 78
 
 
 def understood(error: BaseException, batch_tokens: int | None = None, accumulate: int = 1) -> AttnkitError | None:
-    """What an error means to a user; None: a bug.  `memory_advice` takes the other arguments."""
+    """Return the AttnkitError for an error with a known cause; None: a bug. For the arguments see `memory_advice`."""
     if isinstance(error, AttnkitError):
         return error
     if out_of_memory(error):

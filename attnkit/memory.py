@@ -1,4 +1,4 @@
-"""Memory: what is free, the most that was used, and settings of the C library."""
+"""Memory: free and peak amounts, and settings of the C library."""
 
 import ctypes
 import gc
@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-_LARGEST = 2**31 - 1, 32 << 20  # the highest thresholds that newer and older glibc take
+_LARGEST = 2**31 - 1, 32 << 20  # maximum thresholds of newer and older glibc
 
 
 def keep_freed_memory() -> None:
-    """Let the C library reuse freed memory rather than return it after every operation.
+    """Let the C library reuse freed memory instead of returning it after every operation.
 
-    Activations are freed and allocated again at each update, or step of a search; without this the
-    kernel clears their pages anew every time, a tenth of the time of a small model.  Memory of the
-    process then stays at its peak.
+    Activations are freed and allocated again in every update or decoding step; otherwise the kernel clears their pages
+    each time, which takes a tenth of the time of a small model. The process keeps its peak memory.
     """
     mallopt = _library("mallopt")
     if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
@@ -23,9 +22,10 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Between two trainings: freed blocks of the last one fit the sizes of the next one badly.
+    """Return freed memory to the system between two trainings.
 
-    Without this a comparison of many variants grows by a fraction of the peak with each of them.
+    Freed blocks of one training fit the sizes of the next one badly: otherwise a comparison of many variants grows by
+    a fraction of the peak with each variant.
     """
     gc.collect()
     if (trim := _library("malloc_trim")) is not None:
@@ -33,34 +33,33 @@ def release_freed_memory() -> None:
 
 
 def settle_memory() -> None:
-    """Between two trainings: what is left is taken to stay until the process ends.
+    """Exempt all objects alive between two trainings from garbage collection.
 
-    The garbage collector no longer looks through it, which takes 0.1 s each time; of what is left
-    now, cycles that become garbage later are never collected.
+    This saves 0.1 s per collection; cycles of these objects that become garbage later are never freed.
     """
     release_freed_memory()
     gc.freeze()
 
 
 def _library(name: str) -> Any:
-    """A function of the C library, or None where there is none."""
+    """Return a function of the C library, or None if it does not exist here."""
     if not sys.platform.startswith("linux"):
         return None
     return getattr(ctypes.CDLL(None), name, None)
 
 
 def free_memory() -> int | None:
-    """Bytes that a new process could take, by what Linux tells of the machine; None elsewhere."""
+    """Return the number of bytes available to a new process according to Linux; None on other systems."""
     return _told_by_linux("meminfo", "MemAvailable")
 
 
 def process_memory(name: str) -> int | None:
-    """A number of bytes from what Linux tells of this process."""
+    """Return a size from /proc/self/status, such as VmRSS, in bytes; None on other systems."""
     return _told_by_linux("self/status", name)
 
 
 def _told_by_linux(file: str, name: str) -> int | None:
-    """A number of kilobytes of a file in /proc, in bytes."""
+    """Return a kilobyte entry of a file in /proc in bytes."""
     try:
         lines = Path("/proc", file).read_text().splitlines()
     except OSError:
@@ -69,10 +68,10 @@ def _told_by_linux(file: str, name: str) -> int | None:
 
 
 def reset_peak_memory(device: str) -> int | None:
-    """Begin to watch the most memory in use, of a device, or of this process on Linux.
+    """Reset the peak memory of a device, or of this process on Linux, and return the bytes in use now.
 
-    The bytes in use now, or None where they cannot be known. The highest resident size that a process reports is that
-    of its whole life; Linux lowers it to what is in use now on request, where this is permitted.
+    Returns None if they cannot be measured. Linux reports the peak of a process over its whole life, but resets it on
+    request if permitted.
     """
     if device.startswith("cuda"):
         import torch
@@ -90,7 +89,7 @@ def reset_peak_memory(device: str) -> int | None:
 
 
 def peak_memory(device: str) -> int | None:
-    """Most bytes in use since `reset_peak_memory`: tensors on a GPU, else this process's memory."""
+    """Return the maximum bytes in use since `reset_peak_memory`: GPU tensors, otherwise memory of the process."""
     if device.startswith("cuda"):
         import torch
 

@@ -1,4 +1,4 @@
-"""Text at the edges: made safe to show, told by token, and the nearest word for suggestions."""
+"""Text helpers: safe display, text per token, comparison of answers, and suggestions."""
 
 import difflib
 import re
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
 
 RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
-"""Pieces that every vocabulary begins with."""
+"""First pieces of every vocabulary."""
 _VISIBLE_FORMATS = frozenset(
-    # joiners, which scripts and emoji need, and the number signs, which are drawn
+    # joiners, which scripts and emoji need, and visible number signs
     [0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD]
 )
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
 
 
 class _Visible(dict[int, str | int]):
-    """A `str.translate` table that fills itself."""
+    """Translation table for `str.translate` that is filled on demand."""
 
     def __missing__(self, code: int) -> str | int:
         self[code] = code if _harmless(code) else _escape(code)
@@ -40,31 +40,29 @@ _TABLE = _Visible()
 
 
 def safe_text(text: str) -> str:
-    r"""Text that cannot command a terminal or reorder what is around it.
+    r"""Return text that can neither control a terminal nor reorder the text around it.
 
-    Controls (but newline and tab), bidirectional and other format controls, line and paragraph
-    separators, lone surrogates and unassigned characters become visible: \x1b, \u202e.
+    Controls (except newline and tab), bidirectional and other format controls, line and paragraph separators, lone
+    surrogates and unassigned characters become visible escapes: \x1b, \u202e.
     """
     return text if text.isascii() and text.isprintable() else text.translate(_TABLE)
 
 
 def one_line(text: str) -> str:
-    """Text from anywhere as safe text on one line."""
+    """Return any text as safe text on one line."""
     return " ".join(safe_text(text).split())
 
 
 def quoted(text: str, longest: int = 48) -> str:
-    """Text for a message: safe, on one line, in single quotes, cut in the middle when long."""
+    """Return text for a message: safe, on one line, in single quotes, long text cut in the middle."""
     if len(text) > longest:
         text = f"{text[: longest - 12]}...{text[-9:]}"
     return "'" + safe_text(text).replace("\n", "\\n").replace("\t", "\\t") + "'"
 
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The choice most like `word`, case aside, or None when none is near.
-
-    `cutoff` is the share of letters in common, from 0 to 1, that counts as near.
-    """
+    """Return the choice most similar to `word`, ignoring case; None below `cutoff`, the minimum share of common
+    letters."""
     if not 0 < len(word) <= 64:
         return None
     folded = {choice.casefold(): choice for choice in choices}
@@ -73,7 +71,7 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
 
 
 def hint(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
-    """What is told of a word that is none of the choices: the nearest one, else what there is."""
+    """Return a suggestion for an unknown word: the nearest choice, otherwise `otherwise` or all choices."""
     known = list(choices)
     if close := nearest(word, known):
         return f"did you mean {close}?"
@@ -85,7 +83,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def answer_words(text: str) -> list[str]:
-    """The words of a short answer as SQuAD compares them: no case, punctuation or articles.
+    """Split a short answer into words as SQuAD compares them: without case, punctuation and articles.
 
     Source: the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016).
     """
@@ -93,14 +91,14 @@ def answer_words(text: str) -> list[str]:
 
 
 def contains_answer(context: str, references: Sequence[str], words: Callable[[str], list[str]] = answer_words) -> bool:
-    """Whether a passage contains one of the answers, word by word, as SQuAD compares them."""
+    """Return whether a passage contains a reference answer, compared word by word as in SQuAD."""
     text = f" {' '.join(words(context))} "
     answers = [" ".join(words(reference)) for reference in references]
     return any(f" {answer} " in text for answer in answers if answer)
 
 
 def short_number(text: str) -> str:
-    """A number as text, small ones as 3e-3; other text as it is."""
+    """Return text that is a number in short form, below 0.1 as 3e-3; return other text unchanged."""
     try:
         number = float(text)
     except ValueError:
@@ -112,10 +110,10 @@ def short_number(text: str) -> str:
 
 
 def token_texts(decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> list[str]:
-    """What each token adds to the text of all of them; one behind the other they are that text.
+    """Return the text that each token adds; concatenated, they are the text of all tokens.
 
-    A character of several tokens belongs to the one that completes it, and text that later tokens
-    change (spaces before punctuation) to those that settle it.
+    A character of several tokens belongs to the last of them. Text that later tokens change (spaces before
+    punctuation) belongs to the token that fixes it.
     """
     whole = decode(ids)
     ends = [0]

@@ -1,12 +1,12 @@
-"""Batches: which rows make which, and their padded tensors.
+"""Batches: the rows of each batch, and their padded tensors.
 
-A plan is a pure function of lengths, budget, seed and epoch.  Rows are shuffled, dealt into pools of about 100
-batches, sorted by shape inside a pool and cut into batches of at most `batch_tokens` on the padded size; then the
-batches are shuffled across pools.  The order comes from sorting raw PCG64 output, whose stream numpy guarantees, so
-that a plan is the same under every version of numpy.  It takes 4 bytes a row and 16 a batch; while it is made, some 40
-bytes a row.
+A plan is a pure function of lengths, budget, seed and epoch. Rows are shuffled, divided into pools of about 100
+batches, sorted by shape within a pool and cut into batches of at most `batch_tokens` padded tokens; then the batches
+are shuffled across pools. The order comes from sorting raw PCG64 output, whose stream numpy guarantees, so a plan is
+the same under every version of numpy. It takes 4 bytes per row and 16 per batch; computing it takes about 40 bytes per
+row.
 
-Tensors are gathered from mapped ids without a loop over tokens or rows.
+Tensors are gathered from memory-mapped ids without a loop over tokens or rows.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ Places = NDArray[np.int32]
 Lengths = NDArray[np.int32]
 
 POOL = 100
-"""Batches a pool is meant to give: enough rows of each length, and well under an epoch's."""
+"""Approximate number of batches in a pool: enough rows of each length, and far fewer than in an epoch."""
 
 
 class Plan:
-    """The batches of an epoch in their order, each the numbers of its rows, in flat memory."""
+    """Batches of an epoch in order, each an array of row numbers, stored in flat arrays."""
 
     def __init__(self, order: Places, ends: Rows, turns: Places) -> None:
-        """Batch i has `order[ends[k]:ends[k + 1]]` with k = turns[i]; ends [batches + 1] from 0."""
+        """Batch i is `order[ends[k]:ends[k + 1]]` with k = turns[i]; `ends` [batches + 1] starts with 0."""
         self.order, self.ends, self.turns = order, ends, turns
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class Plan:
         return map(self.__getitem__, range(len(self)))
 
     def longest(self, lengths: Lengths) -> Places:
-        """The largest of the lengths [rows] in each batch, in the order of `ends`."""
+        """Return the maximum of `lengths` [rows] in each batch, in the order of `ends`."""
         return np.maximum.reduceat(lengths[self.order], self.ends[:-1])
 
 
@@ -61,20 +61,18 @@ def plan(
     attention_budget: int | None = None,
     shuffle: bool = True,
 ) -> Plan:
-    """The row numbers of each batch of one epoch; every row stands in exactly one batch.
+    """Plan the batches of one epoch; each row is in exactly one batch.
 
-    The width of a row is the larger of its source length, EOS included, and its target length plus one (BOS or EOS).
-    A batch holds rows x largest width <= batch_tokens; a row that is wider than the budget makes a batch of its own.
+    The width of a row is the larger of its source length with EOS and its target length plus one (BOS or EOS). A batch
+    has rows x maximum width <= batch_tokens; a row wider than the budget is a batch of its own.
 
     Args:
-        source_lengths: [rows] in tokens, EOS included, or None without a source.
-        target_lengths: [rows] in tokens, without BOS and EOS.
-        batch_tokens: in tokens, padding included.
-        seed: of the training, at least 0.
-        epoch: at least 0.
-        attention_budget: also keeps rows x largest width ** 2, the elements of the largest
-            T x S matrix of a head, at most this.
-        shuffle: False gives one plan for all seeds and epochs, narrow rows first (validation).
+        source_lengths: [rows] in tokens with EOS; None without a source.
+        target_lengths: [rows] in tokens without BOS and EOS.
+        batch_tokens: Maximum number of tokens in a batch, padding included.
+        seed, epoch: At least 0.
+        attention_budget: Maximum of rows x maximum width ** 2, the size of the largest [T, S] matrix of a head.
+        shuffle: False: one plan for all seeds and epochs, narrow rows first (validation).
     """
     rows = len(target_lengths)
     if not rows:
@@ -101,10 +99,7 @@ def plan(
 
 
 def padding_share(batches: Plan, lengths: Lengths) -> float:
-    """Share of padding in all tokens of one side's tensors, from 0 to 1.
-
-    `lengths` [rows] are in tokens with all that a tensor holds: a target's plus one.
-    """
+    """Return the share of padding, 0 to 1, in tensors of `lengths` [rows], which include BOS or EOS of targets."""
     if not len(batches):
         return 0.0
     padded = (np.diff(batches.ends) * batches.longest(lengths)).sum(dtype=np.int64)
@@ -112,7 +107,7 @@ def padding_share(batches: Plan, lengths: Lengths) -> float:
 
 
 def _capacity(widest: int, rows: int, batch_tokens: int, attention_budget: int | None) -> NDArray[np.int32]:
-    """How many rows of each width from 0 to `widest` fit into one batch, at least one."""
+    """Return the number of rows of each width from 0 to `widest` that fit into a batch, at least 1."""
     every = np.arange(widest + 1)
     every[0] = 1
     capacity = batch_tokens // every
@@ -122,17 +117,17 @@ def _capacity(widest: int, rows: int, batch_tokens: int, attention_budget: int |
 
 
 def _shuffled(number: int, seed: int, epoch: int, purpose: int) -> Places:
-    """The numbers below `number` in the order of as many draws, equal ones as they come."""
+    """Return the numbers below `number`, sorted by one random draw each; ties keep their order."""
     draws = np.random.PCG64((seed, epoch, purpose)).random_raw(number)
     return draws.argsort(kind="stable").astype(np.int32)
 
 
 def _by_shape(source: Lengths | None, target: Lengths, widths: Lengths) -> Rows:
-    """Places in order of width, then of source minus target; equal rows keep their order.
+    """Return row positions sorted by width, then by source length minus target length; equal rows keep their order.
 
-    Rows of one width differ in the shorter side alone, and a batch holds neighbours in that.  The
-    difference rises and falls in turn, so that it also fits where a batch spans two widths.  On
-    Multi30k this pads 4.6 % of both sides together, the usual (target, source) order 10.6 %.
+    Rows of one width differ only in the shorter side, and neighbours share a batch. The sign of the difference
+    alternates with the width, so that neighbours of two widths are similar, too. On Multi30k this pads 4.6 % of both
+    sides together, the usual (target, source) order 10.6 %.
     """
     if source is None:
         return np.argsort(widths, kind="stable")
@@ -143,13 +138,14 @@ def _by_shape(source: Lengths | None, target: Lengths, widths: Lengths) -> Rows:
 
 
 def _cut(capacity: NDArray[np.int32], first: int) -> list[int]:
-    """Cut sorted rows into the fewest runs that each fit: as many rows as the widest allows.
+    """Cut sorted rows into the minimum number of batches, each with as many rows as its widest row allows.
 
-    Returns the place behind each run, where the first row has the place `first`.
+    Returns the end of each batch; the first row has position `first`.
     """
     ends = []
     start = 0
     while start < len(capacity):
+        # n rows fit if the minimum of their capacities is at least n; the first row limits n
         window = capacity[start : start + int(capacity[start])]
         fits = np.minimum.accumulate(window) >= np.arange(1, len(window) + 1)
         start += int(np.count_nonzero(fits))
@@ -158,40 +154,39 @@ def _cut(capacity: NDArray[np.int32], first: int) -> list[int]:
 
 
 class BatchTensors(NamedTuple):
-    """What a model reads of a batch, on its device, and the tokens that it is to predict."""
+    """Tensors of a batch on the device of the model, and the tokens to predict."""
 
     source: Int64[Tensor, "B S"] | None
     input: Int64[Tensor, "B T"]
     targets: Int64[Tensor, " N"]
-    """The tokens of `Batch.output` that are not PAD."""
+    """Tokens of `Batch.output` other than PAD."""
     places: Int64[Tensor, " N"] | None
-    """Their positions in the flattened B x T tokens; None: no token is PAD."""
+    """Positions of `targets` in the flattened B x T tokens; None: no token is PAD."""
 
     def predicting(self, hidden: Float[Tensor, "B T W"]) -> Float[Tensor, "N W"]:
-        """The hidden states that the targets are predicted from."""
+        """Return the hidden states from which the targets are predicted."""
         flat = hidden.flatten(0, 1)
         return flat if self.places is None else flat.index_select(0, self.places)
 
 
 class Batch(NamedTuple):
-    """Rows padded on the right with PAD to the longest of each side."""
+    """Rows padded on the right with PAD to the maximum length of each side."""
 
     source: Int64[Tensor, "B S"] | None
-    """Rows that end with EOS; None where there is no source."""
+    """Rows that end with EOS; None without a source."""
     input: Int64[Tensor, "B T"]
     """BOS and the target."""
     output: Int64[Tensor, "B T"]
-    """The target and EOS; in a block of a stream, the token after each token of `input`.  PAD is
-    nothing to predict."""
+    """Target and EOS; in a block of a stream, the token after each token of `input`. PAD is not predicted."""
     rows: Rows
     """[B] row numbers in the encoded split."""
     tokens: int
-    """Tokens of `output` that are not PAD, at least 1: what a summed loss is divided by."""
+    """Number of tokens of `output` other than PAD, at least 1: the divisor of a summed loss."""
     place: tuple[int, ...] = ()
-    """Seed, epoch and position of a batch of a training."""
+    """Seed, epoch and position of a training batch."""
 
     def to(self, device: torch.device) -> BatchTensors:
-        """Its tensors on a device.  The pads are left out here, so that a GPU is not waited for."""
+        """Copy the tensors to a device. Padding is removed on the CPU, so that a GPU needs no synchronization."""
         real = self.output != PAD
         targets, places = self.output[real], None
         if targets.numel() < real.numel():
@@ -201,13 +196,13 @@ class Batch(NamedTuple):
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device; a GPU copies it from pinned memory while it computes."""
+    """Copy a CPU tensor to a device; to a GPU from pinned memory, during computation."""
     on_gpu = device.type == "cuda"
     return (tensor.pin_memory() if on_gpu else tensor).to(device, non_blocking=on_gpu)
 
 
 def collate(encoded: Encoded, rows: Rows) -> Batch:
-    """The batch of these rows of a split, in this order, on the CPU."""
+    """Return the batch of these rows of a split, in this order, on the CPU."""
     target = _gather(encoded.target, rows)
     size, longest = target.shape
     inputs = np.full((size, longest + 1), PAD, dtype=np.int64)
@@ -223,7 +218,7 @@ def collate(encoded: Encoded, rows: Rows) -> Batch:
 
 
 def _gather(side: Ragged | Blocks, rows: Rows) -> NDArray[np.int64]:
-    """Ids of the rows [B, longest], PAD behind each."""
+    """Return the ids of the rows [B, maximum length], padded with PAD."""
     lengths = side.lengths[rows]
     columns = np.arange(int(lengths.max(initial=0)))
     mask = columns < lengths[:, None]

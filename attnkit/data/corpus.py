@@ -1,8 +1,8 @@
-"""A corpus as training and scoring see it: splits of rows, from files or from a generator.
+"""Corpora for training and scoring: splits of rows, from files or from a generator.
 
-Validation and test rows may be taken from training data (`data.split`), all rows of a source together: a row of
-training data never has the source of a validation or test row, however often the file repeats it.  Which sources are
-taken is a pure function of the rows, their order and the seed.  In language modelling the text stands for the source.
+Validation and test rows may be taken from the training data (`data.split`), all rows of a source together: no training
+row has the source of a validation or test row, however often the file repeats it. The selection is a pure function of
+the rows, their order and the seed. In language modelling the text replaces the source.
 """
 
 import hashlib
@@ -30,21 +30,21 @@ from attnkit.storage.files import require_folder, sha256_json
 from attnkit.text import nearest, quoted
 
 RECORDS = ("jsonl", "csv", "tsv", "parquet")
-"""Formats of files whose rows have named fields."""
+"""Formats of files with named fields."""
 VERSION = 1
-"""Raised when the same files and options would give other rows."""
+"""Version of the readers; increased when the same files and options would give other rows."""
 Languages = tuple[str | None, str | None]
 
 
 class SplitPart(NamedTuple):
-    """One file, or two aligned ones, of a split; a split is read part after part."""
+    """File, or two aligned files, of a split; the parts of a split are read in order."""
 
     format: str
     files: tuple[corpus_cards.File | Path, ...]
 
 
 class Corpus:
-    """Rows by split.  Made by `Corpus.open`."""
+    """Rows by split. Created by `Corpus.open`."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class Corpus:
         swapped: bool = False,
     ) -> None:
         self.name = name
-        """The corpus word, or the stem of the training file."""
+        """Name of the corpus card, or the stem of the training file."""
         self.languages = languages
-        """Of source and target; None where it does not apply or is not known."""
+        """Languages of source and target; None if not applicable or unknown."""
         self.splits = tuple(splits)
         """Names of the splits, in the order of the card."""
         self.notes: list[str] = []
-        """What the user should know of splits of the training data, once they were read."""
+        """Messages to the user about splits taken from the training data, added when these are read."""
         self.generated = generator is not None
-        """Whether it comes from a generator (see `generator_of`), not from files."""
+        """Whether a generator (see `generator_of`) makes the rows."""
         self.words = str(getattr(generator, "words", ""))
-        """Words that no row of training need have and the vocabulary must."""
+        """Words that the vocabulary must have, even if no training row has them."""
         self._parts, self._data, self._fields = splits, data, fields
         self._card_files, self._generator, self._swapped = files, generator, swapped
         self._split_off = [split for split in SPLITS if data.split_off(split)]
@@ -88,23 +88,22 @@ class Corpus:
         offline: bool = False,
         progress: Progress | None = None,
     ) -> "Corpus":
-        """The corpus that the data section of a recipe names.
+        """Open the corpus in the data section of a recipe.
 
-        For question-answering its rows are questions after one passage or none, as training
-        reads them; `questions` gives them with all their passages.
-
-        Files are downloaded and verified when a split is first used.
+        Files are downloaded and verified when a split is first used. In question-answering, `rows` yields questions
+        after one passage or none, for training, and `questions` returns them with all passages.
 
         Args:
-            data: relative paths are looked up in the current folder, then in `data_dir`.
-            task: with language-modeling rows have a target only.
-            data_dir: folder of the corpora; default $ATTNKIT_DATA.
-            cache: folder for downloads; default `cache_dir()`.
-            offline: refuse downloads; ATTNKIT_OFFLINE=1 does so too.
-            progress: called while a file is downloaded.
+            data: Relative paths are resolved in the current folder, then in `data_dir`.
+            task: With language-modeling, rows have only a target.
+            data_dir: Folder of the corpora; default: $ATTNKIT_DATA.
+            cache: Folder for downloads; default: `cache_dir()`.
+            offline: Refuse downloads, as ATTNKIT_OFFLINE=1 does.
+            progress: Called during downloads.
 
-        Raises RecipeError: unknown corpus or language, or keys that do not fit together; MissingInputError: `data_dir`
-        or a file that the section names is not there.
+        Raises:
+            RecipeError: Unknown corpus or language, or keys that do not fit together.
+            MissingInputError: `data_dir` or a file of the data section does not exist.
         """
         given = os.environ.get("ATTNKIT_DATA")
         folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
@@ -129,16 +128,16 @@ class Corpus:
         return _of_card(card, languages, data, task, files)
 
     def rows(self, split: str, counts: Counts | None = None, length: int = 0) -> Iterator[Row]:
-        """The rows of a split in order; what was read and repaired is added to `counts`.
+        """Yield the rows of a split in order; add the numbers of rows and repairs to `counts`.
 
-        Where a generator makes rows of any length, `length` is theirs; 0 is as in training.
-
-        Training rows end after `data.rows`, validation rows after `data.valid_rows`.
+        Training rows end after `data.rows`, validation rows after `data.valid_rows`. A generator with rows of any
+        length makes rows of `length`; 0: as in training.
 
         Raises:
-            MissingInputError: no such split, or a file of it is not there.
-            DataError: a file is malformed, not the card's, or not as long as its partner; or there are no rows.
-            UnavailableError: a file cannot be downloaded.
+            MissingInputError: The split or one of its files does not exist.
+            DataError: A file is malformed, not that of the card, or not as long as its aligned file; or there are no
+                rows.
+            UnavailableError: A file cannot be downloaded.
         """
         counts = Counts() if counts is None else counts
         for number, given in enumerate(self._rows(split, counts, length, self._limit(split))):
@@ -150,17 +149,11 @@ class Corpus:
             yield Row("", row.target) if self._causal else row
 
     def questions(self, split: str, contexts: int) -> list[Row]:
-        """The questions of a split with their passages; raises as `rows`.
-
-        A generator makes `contexts` passages for each question, files give what they have.
-        """
+        """Return questions with passages: `contexts` each from a generator, all from files; raises as `rows`."""
         return list(map(self._normal, self._rows(split, Counts(), contexts)))
 
     def fingerprint(self, split: str) -> str:
-        """SHA-256 over the content of a split and all that decides how it is read.
-
-        Raises as `rows`.
-        """
+        """Return the SHA-256 of a split's content and of all settings that change its rows; raises as `rows`."""
         require_split(self.name, split, self.splits)
         data = self._data
         content = {
@@ -175,17 +168,17 @@ class Corpus:
         return sha256_json(content)
 
     def available(self, split: str) -> bool:
-        """Whether a split that exists can be read without a download."""
+        """Return whether an existing split can be read without a download."""
         files = [file for part in self._parts[split] for file in part.files]
         return all(isinstance(file, Path) or self._files_of_card.has(file) for file in files)
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What a manifest says of it: the rows that `data.split` gives each split."""
+        """Entry in a manifest: the number of rows of each split made by `data.split`."""
         return {"split": self._split_rows[1]} if self._split_off else {}
 
     def _rows(self, split: str, counts: Counts, amount: int, limit: int = 0) -> Iterator[Row]:
-        """The rows of a split as they are read; a DataError where there are none."""
+        """Yield the rows of a split as they are read; raise DataError if there are none."""
         require_split(self.name, split, self.splits)
         read = self._generate(split, amount) if self.generated else self._read(split, counts)
         empty = True
@@ -197,9 +190,8 @@ class Corpus:
             raise DataError(f"{place}: the {split} split has no rows")
 
     def _normal(self, row: Row) -> Row:
-        """The row in the normal form of the recipe."""
         form = self._data.normalize
-        # labels stay as the recipe spells them
+        # labels keep the spelling of the recipe
         target = row.target if self._labels else normal_form(row.target, form)
         references, contexts = (
             tuple(normal_form(text, form) for text in texts) for texts in (row.references, row.contexts)
@@ -207,11 +199,11 @@ class Corpus:
         return Row(normal_form(row.source, form), target, references, contexts, row.gold)
 
     def _limit(self, split: str) -> int:
-        """How many rows of a split are read at most; 0 is all."""
+        """Return the maximum number of rows of a split; 0: unlimited."""
         return {"train": self._data.rows, "valid": self._data.valid_rows}.get(split, 0)
 
     def _generate(self, split: str, amount: int) -> Iterator[Row]:
-        """The rows of a generator, of a length or with passages where `amount` is not 0."""
+        """Yield the rows of a generator; `amount`, unless 0, is their length or number of passages."""
         more = (amount,) if amount else ()
         for row in self._generator.rows(split, self._size(split), self._data.seed, *more):
             yield Row(row.target, row.source) if self._swapped else row
@@ -232,7 +224,7 @@ class Corpus:
         return self._card_files
 
     def _read(self, split: str, counts: Counts) -> Iterator[Row]:
-        """The rows of files, less those of other splits where the training data is divided."""
+        """Yield the rows of files; if `data.split` divides the training data, only the rows of `split`."""
         if not self._split_off or split not in ("train", *self._split_off):
             yield from self._read_files(split, counts)
             return
@@ -243,12 +235,10 @@ class Corpus:
 
     @cached_property
     def _split_rows(self) -> tuple[dict[bytes, str], dict[str, int]]:
-        """The split of each source (its digest) that is not in train, and the rows of all splits.
+        """Split of each source digest outside train, and the number of rows of each split.
 
-        Sources are taken in random order, each if all its rows still find room, so that the numbers are met unless few
-        sources have very many rows.
-
-        Raises DataError: too few rows, or nothing is left to train on.
+        Sources are selected in random order, each if all its rows still fit, so that the numbers are met unless few
+        sources have very many rows. Raises DataError if there are too few rows, or none is left for training.
         """
         name, data, chosen = self._first_path("train"), self._data, dict[bytes, str]()
         sizes = Counter(map(self._source_digest, self._read_files("train", Counts())))
@@ -275,12 +265,11 @@ class Corpus:
         return chosen, rows
 
     def _source_digest(self, row: Row) -> bytes:
-        """What keeps rows together: the source (where there is none the text) as a tokenizer reads it."""
+        """Hash the source (of a language model: the text) as a tokenizer reads it; equal digests share a split."""
         text = clean(normal_form(row.target if self._causal else row.source, self._data.normalize))
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).digest()
 
     def _read_files(self, split: str, counts: Counts) -> Iterator[Row]:
-        """All rows of the files of a split."""
         for part in self._parts[split]:
             paths = [self._path(file) for file in part.files]
             rows = self._read_part(part.format, paths, counts)
@@ -289,7 +278,6 @@ class Corpus:
             yield from rows
 
     def _read_part(self, format: str, paths: Sequence[Path], counts: Counts) -> Iterator[Row]:
-        """The rows of one file, or of two aligned ones."""
         errors = self._data.errors
         if format == "lines":
             return formats.read_pairs(paths[0], paths[1], errors, counts)
@@ -310,7 +298,7 @@ class Corpus:
         return (Row("", line) for line in formats.read_text(paths[0], errors, counts))
 
     def _identity(self, split: str) -> dict[str, Any]:
-        """What decides the rows of a split that exists, as JSON."""
+        """Return all values that determine the rows of an existing split, as JSON."""
         if self.generated:
             return {
                 "generator": self.name,
@@ -332,19 +320,19 @@ class Corpus:
 
 
 def _usual_target(causal: bool) -> str:
-    """The field with the target where a recipe names none."""
+    """Return the default target field."""
     return "text" if causal else "target"
 
 
 def splits_of(data: DataConfig) -> tuple[str, ...]:
-    """Names of the splits of a data section, of which nothing is read."""
+    """Return the names of the splits of a data section without reading data."""
     if data.corpus is not None:
         return tuple(corpus_cards.load(data.corpus).splits)
     return splits_at_hand(data)
 
 
 def require_split(name: str, split: str, splits: Sequence[str]) -> None:
-    """Raise MissingInputError where a corpus of this name has no such split."""
+    """Raise MissingInputError unless the corpus `name` has the split."""
     if split not in splits:
         near = nearest(split, splits)
         hint = f"did you mean {near}? " if near else ""
@@ -352,13 +340,12 @@ def require_split(name: str, split: str, splits: Sequence[str]) -> None:
 
 
 def _of_card(card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str, files: CardFiles) -> Corpus:
-    """The corpus in the files of a card."""
     columns = card.columns
     fields = (columns.get("source", "source"), columns.get("target", "target"))
     if card.task == "translation":
         source, target = (language or "" for language in languages)
         fields = (columns.get(source, source), columns.get(target, target))
-    if card.format == "lines":  # the files of the chosen languages side by side
+    if card.format == "lines":  # one file per language, line by line
         chosen = [language for language in languages if language is not None]
         kind = "lines" if len(chosen) == 2 else "plain"
         splits = {
@@ -373,7 +360,6 @@ def _of_card(card: corpus_cards.Card, languages: Languages, data: DataConfig, ta
 
 
 def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path, offline: bool) -> Corpus:
-    """The corpus in the files that the section names."""
     causal = task == "language-modeling"
     splits: dict[str, list[SplitPart]] = {}
     for split in SPLITS:

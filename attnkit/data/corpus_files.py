@@ -1,7 +1,7 @@
-"""Files of corpora: where those of a card are, and where those that a recipe names.
+"""Paths of corpus files: the files of a card, and files named in a recipe.
 
-A card's file is in the data folder, in the cache, or at an address to download it from.  If its
-card has a size or a hash, the file must match it.
+The file of a card is in the data folder, in the cache, or downloaded. It must have the size and hash in the card, if
+any.
 """
 
 import json
@@ -21,40 +21,37 @@ from attnkit.storage.files import check_file, sha256_file, sha256_json
 from attnkit.text import quoted
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with a stage, how much is done, and the total where it is known.
+"""Callback for the stage, the amount done and, if known, the total.
 
-A stage is "tokenizer" or a split (in rows), or the name of a file that is downloaded (in bytes).
+A stage is "tokenizer" or a split (in rows), or the name of a file during its download (in bytes).
 """
 
 SETTLED = 100_000_000
-"""Nanoseconds after which a further write surely shows in the time of the last change."""
+"""Nanoseconds after which another write certainly changes the modification time."""
 
 SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
-"""What a split may be called in a data set of Hugging Face."""
+"""Names of each split in data sets of Hugging Face."""
 DATASET_ROWS = "rows.jsonl"
 
 known_digests: dict[tuple[str, int, int, int], str] = {}
-"""Of files that were read before, by path, size and times."""
+"""Digests of files already read, by path, size and times."""
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal; read once, while its size and times stay the same.
-
-    Raises MissingInputError: the file is absent or not a file.
-    """
+    """Return the SHA-256 of a file, cached by size and times. Raises MissingInputError if it is not a regular file."""
     status = check_file(path)
     state = os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
     if state in known_digests:
         return known_digests[state]
     digest = sha256_file(path)
-    # A file written a moment ago may change again within one tick of the clock.
+    # A file written just now may change again within one tick of the clock.
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
         known_digests[state] = digest
     return digest
 
 
 class CardFiles:
-    """Finds the files of one card, downloads what is missing, and verifies what is used."""
+    """Files of one card: found or downloaded, and verified."""
 
     def __init__(
         self,
@@ -71,14 +68,16 @@ class CardFiles:
         self._offline, self._progress = offline, progress
 
     def has(self, file: File) -> bool:
-        """Whether the file is there without a download."""
+        """Return whether the file exists without a download."""
         return self._find(file.path) is not None
 
     def path(self, file: File) -> Path:
-        """The verified file, downloaded if need be.
+        """Return the verified file, downloaded if necessary.
 
-        Raises MissingInputError: it is not there and the card has no address; UnavailableError: it cannot be
-        downloaded; DataError: its size or hash is not the expected one.
+        Raises:
+            MissingInputError: The file does not exist, and its card has no address.
+            UnavailableError: The file cannot be downloaded.
+            DataError: The size or hash is not that of the card.
         """
         if path := self._find(file.path):
             self._verify(path, file)
@@ -107,7 +106,6 @@ class CardFiles:
         return None
 
     def _verify(self, path: Path, file: File | Archive) -> None:
-        """Compare a file with its card."""
         card, size = f"the card of {self._card.name}", check_file(path).st_size
         if file.size is not None and size != file.size:
             raise DataError(f"{path}: has {size:,} bytes, {card} says {file.size:,}; get the file again")
@@ -120,7 +118,7 @@ class CardFiles:
         download.fetch(url, path, file.sha256, watch, size=file.size, offline=self._offline)
 
     def _unpack(self, archive: Archive, name: str) -> None:
-        """Fetch an archive, write the members that the card wants, and remove it."""
+        """Extract the card's files from an archive; delete the archive if it was downloaded for this."""
         packed = self._downloads / PurePosixPath(urlsplit(archive.url).path).name
         given = os.path.lexists(packed)
         if given:
@@ -138,9 +136,12 @@ class CardFiles:
 
 
 def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: bool) -> Path:
-    """A file that the section names: as it is (a recipe's are found when it is read), else in the
-    data folder, there also by its last name alone, as a run that was moved away from its data needs
-    it.  Data sets of Hugging Face are files in the cache."""
+    """Return the path of a file named in the data section.
+
+    The path is used as it is (relative paths in a recipe are resolved when it is read), otherwise in the data folder,
+    also by its last component alone, which a run moved away from its data needs. Data sets of Hugging Face are files
+    in the cache.
+    """
     if name.startswith(HUGGING_FACE):
         return _dataset_rows(name, split, cache, offline=offline)
     given = Path(os.path.expanduser(name))
@@ -158,12 +159,14 @@ def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: b
 
 
 def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) -> Path:
-    """The file with the rows of hf:NAME or hf:NAME:CONFIG, written by `datasets` at first use.
+    """Return the file with the rows of hf:NAME or hf:NAME:CONFIG, written with `datasets` at first use.
 
-    NAME is that of a data set, or a folder with files in a format that `datasets` reads.
+    NAME is a data set, or a folder with files in a format that `datasets` reads.
 
-    Raises UnavailableError: `datasets` is not installed; MissingInputError: there is no such data set, it cannot be
-    reached, or has no such split; DataError: its files are damaged.
+    Raises:
+        UnavailableError: `datasets` is not installed.
+        MissingInputError: The data set does not exist, cannot be reached or lacks the split.
+        DataError: The files of the data set are damaged.
     """
     try:
         import datasets  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -177,7 +180,7 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
         found: Mapping[str, Any] = datasets.load_dataset(place, config or None)
     except AttnkitError:
         raise
-    except Exception as error:  # the library has many kinds
+    except Exception as error:  # datasets raises many types
         what = (str(error) or type(error).__name__).splitlines()[0]
         absent = isinstance(error, FileNotFoundError | ConnectionError)
         kind = MissingInputError if absent else DataError

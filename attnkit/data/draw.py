@@ -1,7 +1,7 @@
-"""Random draws that are the same everywhere, and the hash that assigns combinations to splits.
+"""Random draws that are equal on all platforms, and the hash that assigns combinations to splits.
 
-Python promises that `random.Random(text).random()` stays the same in every version and on every platform, and promises
-nothing of the kind for `choice`, `shuffle` or `sample`; so those are built here from `random()` alone.
+Python guarantees that `random.Random(text).random()` is the same in every version and on every platform, but not
+`choice`, `shuffle` or `sample`; so these are built here from `random()` alone.
 """
 
 import hashlib
@@ -13,29 +13,29 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 VALID_SHARE, TEST_SHARE = 10, 20
-"""Percent of all combinations that only the validation or only the test rows may use."""
+"""Percentages of all combinations reserved for validation rows and for test rows."""
 
 
 class Draw:
-    """A private source of random choices, seeded by a text."""
+    """Source of random choices, seeded by a text."""
 
     def __init__(self, key: str) -> None:
         self._random = random.Random(key)
 
     def randrange(self, limit: int) -> int:
-        """An integer in [0, limit)."""
+        """Return an integer in [0, limit)."""
         return int(self._random.random() * limit)
 
     def randint(self, low: int, high: int) -> int:
-        """An integer in [low, high]."""
+        """Return an integer in [low, high]."""
         return low + self.randrange(high - low + 1)
 
     def uniform(self) -> float:
-        """A number in [0, 1)."""
+        """Return a number in [0, 1)."""
         return self._random.random()
 
     def distinct(self, limit: int, count: int) -> list[int]:
-        """`count` different integers in [0, limit), in random order."""
+        """Return `count` different integers in [0, limit), in random order."""
         found = dict[int, None]()
         while len(found) < count:
             found[self.randrange(limit)] = None
@@ -45,11 +45,11 @@ class Draw:
         return self._random.random() < probability
 
     def choice(self, items: Sequence[Item]) -> Item:
-        """One of the items, all equally likely."""
+        """Return an item, all with equal probability."""
         return items[self.randrange(len(items))]
 
     def weighted_choice(self, items: Sequence[tuple[Item, int]]) -> Item:
-        """One item of (item, weight) pairs."""
+        """Return an item of (item, weight) pairs."""
         rest = self.randrange(sum(weight for _, weight in items))
         for item, weight in items:
             if rest < weight:
@@ -58,7 +58,7 @@ class Draw:
         raise ValueError("weights must be positive integers")
 
     def sample(self, items: Sequence[Item], count: int | None = None) -> list[Item]:
-        """`count` different items, or all of them, in random order (Fisher and Yates)."""
+        """Return `count` different items, or all items, in random order (Fisher and Yates)."""
         left = list(items)
         count = len(left) if count is None else count
         for i in range(count):
@@ -69,10 +69,10 @@ class Draw:
 
 @cache
 def split_of(kind: str, *parts: str) -> str:
-    """The split that owns a combination of parts, whatever the corpus' seed or size.
+    """Return the split of a combination of parts, independent of the corpus' seed and size.
 
-    A train row uses combinations of train only, a test row those of test only: what is scored
-    was never seen together in training, although each part was.
+    Train rows use only combinations of train, test rows only combinations of test: a scored combination never occurs
+    in training, although each of its parts does.
     """
     digest = hashlib.sha256("/".join((kind, *parts)).encode()).digest()
     percent = int.from_bytes(digest[:4], "big") % 100

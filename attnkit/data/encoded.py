@@ -1,14 +1,12 @@
-"""A split as ids on disk: tokenized once, memory-mapped, keyed by all it depends on.
+"""Encoded splits: tokenized once, stored as ids, memory-mapped, keyed by everything they depend on.
 
-A finished folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536 pieces on) and
-`<side>.offsets` (int64, rows + 1), and `meta.json` with the SHA-256 of these files and the counts of rows.  Pairs have
-both sides: source rows end with EOS, target rows have neither BOS nor EOS.  A stream (language modelling) has only
-`target.ids`, each paragraph followed by EOS.
+A complete folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536 pieces on) and
+`<side>.offsets` (int64, rows + 1), and `meta.json` with the SHA-256 of these files and the counts of rows. Pairs have
+both sides: source rows end with EOS, target rows have neither BOS nor EOS. A stream (language modelling) has only
+`target.ids`, each paragraph followed by EOS. The lengths for a batch plan take 4 bytes of memory per row and side.
 
-The files are mapped; the lengths that a batch plan needs take 4 bytes a row and side.
-
-Rows are encoded in chunks, in bounded memory.  A long corpus has a process for each core; they hold a few chunks each,
-which are written in order, so that the files are, byte for byte, those that one process writes.
+Rows are encoded in chunks, in bounded memory; for a long corpus, by one process per core with a few chunks each.
+Chunks are written in order, so that the files are the same, byte for byte, as with one process.
 """
 
 import hashlib
@@ -40,23 +38,23 @@ from attnkit.storage.cache import note_text, read_note, read_or_build
 from attnkit.storage.files import DISK, sha256_file, sha256_json, write_synced
 
 FORMAT = 2
-"""Raised when folders change; part of their names."""
+"""Version of the folder format, part of the folders' names."""
 CHUNK_ROWS, CHUNK_CHARACTERS = 10_000, 2_000_000
-"""A chunk ends when it has so many rows or, with long rows, so many characters."""
+"""Number of rows or, with long rows, of characters that ends a chunk."""
 ALONE = 10
-"""Chunks before other processes are started: they take a second to begin."""
+"""Number of chunks encoded before other processes are started, which takes a second."""
 
 Texts = tuple[list[str], list[str]]
 """Sources and targets of a chunk."""
 
 
 class EncodedContent(BaseModel):
-    """What meta.json says of a folder."""
+    """Content of meta.json."""
 
     files: dict[Literal["source.ids", "source.offsets", "target.ids", "target.offsets"], str]
     dtype: Literal["uint16", "uint32"]
     block: Annotated[int, Field(ge=0)]
-    """Tokens of a block of a stream; 0 of rows."""
+    """Number of tokens in a block of a stream; 0 for pairs."""
     counts: Counts
 
 
@@ -64,17 +62,17 @@ Ids = NDArray[np.unsignedinteger[Any]]
 
 
 class Ragged:
-    """Rows of different length in one array: row i is ids[offsets[i]:offsets[i + 1]]."""
+    """Rows of different lengths in one array: row i is ids[offsets[i]:offsets[i + 1]]."""
 
     def __init__(self, ids: Ids, offsets: NDArray[np.int64]) -> None:
-        """ids [tokens] and offsets [rows + 1], mapped or in memory."""
+        """Wrap ids [tokens] and offsets [rows + 1], mapped or in memory."""
         self.ids = ids
         self.offsets = offsets
         self.starts = offsets[:-1]
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each row, EOS included where the row has one; in memory once used."""
+        """Number of tokens in each row, with EOS if the row has it; in memory once used."""
         lengths = np.empty(len(self), np.int32)
         np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
         return lengths
@@ -86,55 +84,54 @@ class Ragged:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The last output of each of these rows: EOS."""
+        """Return the last output of each of these rows: EOS."""
         return np.full(len(rows), EOS)
 
 
 class LabelRows(Ragged):
-    """Targets of one label each, seen as empty rows whose end is the label: the only output."""
+    """Targets of one label each, as empty rows that end with the label as the only output."""
 
     def __init__(self, rows: Ragged) -> None:
-        """Rows of one id."""
+        """Wrap rows of one id each."""
         super().__init__(rows.ids[:0], np.zeros(len(rows) + 1, np.int64))
         self._labels = rows.ids
 
     def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labels of these rows."""
         return self._labels[rows].astype(np.int64)
 
 
 class Blocks:
-    """A stream of ids cut in blocks of `length` tokens, seen as rows like those of `Ragged`.
+    """Stream of ids cut into blocks of `length` tokens, with the interface of `Ragged`.
 
-    A decoder reads BOS and a row and outputs the row and one more token.  So row i is block i
-    without its last token, and `last` gives that token: every token of the stream is an output
-    exactly once, and a block counts `lengths[i] + 1` tokens, just as a row with EOS does.
+    A decoder reads BOS and a row and outputs the row and one more token. So row i is block i without its last token,
+    which `last` returns: each token of the stream is an output exactly once, and a block counts `lengths[i] + 1`
+    tokens, as a row with EOS does.
     """
 
     def __init__(self, ids: Ids, length: int) -> None:
-        """ids [tokens]; `length` is the number of outputs of a block, at least 1."""
+        """Wrap ids [tokens]; `length` is the number of outputs in a block, at least 1."""
         self.ids = ids
         self.starts: NDArray[np.int64] = np.arange(0, len(ids), length, dtype=np.int64)
         ends = np.minimum(self.starts + length, len(ids))
         self.lengths: NDArray[np.int32] = (ends - self.starts - 1).astype(np.int32)
 
     def __len__(self) -> int:
-        """Number of blocks; the last one may be shorter."""
+        """Return the number of blocks; the last block may be shorter."""
         return len(self.lengths)
 
     def __getitem__(self, row: int) -> Ids:
-        """Ids of one block without its last token."""
+        """Return the ids of a block without its last token."""
         return self.ids[self.starts[row] : self.starts[row] + self.lengths[row]]
 
     def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The last token of each of these blocks."""
+        """Return the last token of each of these blocks."""
         tokens: Ids = self.ids[self.starts[rows] + self.lengths[rows]]
         return tokens.astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded split; `source` is None for a stream, whose target is seen in blocks."""
+    """Encoded split; `source` is None for a stream, whose target is divided into blocks."""
 
     source: Ragged | None
     target: Ragged | Blocks
@@ -144,21 +141,18 @@ class Encoded:
     path: Path
 
     def __len__(self) -> int:
-        """Number of rows, or of blocks of a stream."""
+        """Return the number of rows, or of blocks of a stream."""
         return len(self.target)
 
     @classmethod
     def open(cls, path: Path) -> "Encoded":
-        """Map a finished folder; its files are compared with their SHA-256 first.
-
-        Raises DataError: a file is missing, damaged or of another format.
-        """
+        """Map a complete folder. Raises DataError if a file is missing, of another format or of another SHA-256."""
         content = read_note(path / "meta.json", EncodedContent)
         if content is None:
             raise DataError(f"{path}: meta.json is missing or damaged")
         files, counts = content.files, content.counts
         dtype = {"uint16": "<u2", "uint32": "<u4"}[content.dtype]
-        with ThreadPoolExecutor() as pool:  # hashing leaves Python to others
+        with ThreadPoolExecutor() as pool:  # hashing releases the GIL
             found = pool.map(file_digest, map(path.joinpath, files))
         for (name, expected), actual in zip(files.items(), found, strict=True):
             if actual != expected:
@@ -172,24 +166,24 @@ class Encoded:
 
 
 def _map(path: Path, dtype: str) -> NDArray[Any]:
-    """A file as a read-only array; an empty file, which cannot be mapped, as an empty one."""
+    """Map a file as a read-only array; an empty file, which cannot be mapped, gives an empty array."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     mapped: Any = np.memmap(path, dtype=dtype, mode="r")
     if path.suffix == ".ids":
-        # Batches take rows from everywhere; reading on behind each would fill memory for nothing.
+        # Batches read rows in random order; read-ahead would fill memory in vain.
         mapped._mmap.madvise(mmap.MADV_RANDOM)
     return np.asarray(mapped)
 
 
 def _names(stream: bool) -> tuple[str, ...]:
-    """The files of a split, in the order of its digest."""
+    """Return the file names of a split, in the order of its digest."""
     pairs = ("target.ids", "source.ids", "target.offsets", "source.offsets")
     return pairs[:1] if stream else pairs
 
 
 class _Flat(NamedTuple):
-    """Rows of a chunk one after the other, and the length of each."""
+    """Rows of a chunk in one array, and the length of each row."""
 
     ids: NDArray[np.integer[Any]]
     lengths: NDArray[np.int64]
@@ -197,25 +191,25 @@ class _Flat(NamedTuple):
 
 @dataclass(frozen=True)
 class RowEncoder:
-    """Turns chunks of rows into ids, and counts what happens to them; rows with an empty side are dropped."""
+    """Encoder of chunks of rows into ids, with counts; drops rows with an empty side."""
 
     tokenizer: Tokenizer
     max_length: int
-    """In tokens, EOS included; of a stream the length of a block."""
+    """Maximum number of tokens, EOS included; for a stream, the length of a block."""
     truncate: bool = False
     """Whether rows with a longer side are truncated instead of dropped."""
     stream: bool = False
-    """Whether targets are paragraphs of one stream of ids, seen in blocks, instead of pairs with sources."""
+    """Whether targets are paragraphs of one stream of ids, cut into blocks, instead of pairs with sources."""
     sample: tuple[float, int] | None = None
-    """(alpha, seed) of subword sampling; None for the best segmentation."""
+    """(alpha, seed) of subword sampling; None: the best segmentation."""
 
     @property
     def dtype(self) -> str:
-        """The smallest unsigned type for all ids of both sides."""
+        """Smallest unsigned type for all ids of both sides."""
         return "uint16" if max(map(len, self.tokenizer)) < 1 << 16 else "uint32"
 
     def encode(self, number: int, texts: Texts) -> tuple[dict[str, _Flat], Counts]:
-        """Ids of chunk `number` by side (of a stream the target), and what happened to its rows."""
+        """Return the ids of chunk `number` by side (for a stream only the target), and the counts of its rows."""
         counts, room = Counts(rows=len(texts[1])), self.max_length - 1
         target = self._flat(self.tokenizer.target, texts[1], f"{number}/0")
         if self.stream:
@@ -238,7 +232,7 @@ class RowEncoder:
         return {side: _Flat(ids.astype(dtype), n) for side, (ids, n) in sides.items()}, counts
 
     def _flat(self, vocabulary: Vocabulary, texts: list[str], name: str) -> _Flat:
-        """Encode texts into one array; `name` tells the draws of chunks and sides apart."""
+        """Encode texts into one array; `name` distinguishes the random draws of chunks and sides."""
         if self.sample is None:
             ids = vocabulary.encode(texts)
         else:
@@ -251,33 +245,35 @@ class RowEncoder:
 
 
 def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
-    """The first `longest` ids of each kept row."""
+    """Return the first `longest` ids of each kept row."""
     lengths = np.where(keep, np.minimum(flat.lengths, longest), 0)
     starts = np.cumsum(flat.lengths) - flat.lengths
-    column = np.arange(len(flat.ids)) - np.repeat(starts, flat.lengths)
+    column = np.arange(len(flat.ids)) - np.repeat(starts, flat.lengths)  # position of each id in its row
     return _Flat(flat.ids[column < np.repeat(lengths, flat.lengths)], lengths[keep])
 
 
 def _close(flat: _Flat) -> _Flat:
-    """The rows, each followed by EOS."""
+    """Append EOS to each row."""
     return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
 
 
 def encode(
     rows: Iterable[Row], encoder: RowEncoder, path: Path, counts: Counts, report: Callable[[int], None] | None = None
 ) -> Encoded:
-    """Encode rows into a folder, or open what is there; `rows` is read only when needed.
+    """Encode rows into a folder, or open the existing folder; `rows` is read only if needed.
 
-    `counts`, into which the reader of `rows` counts, becomes part of the result's.  `report` is called with the number
-    of rows read so far, after each chunk.
+    The counts of the result include `counts`, to which the reader of `rows` adds. `report` is called after each chunk
+    with the number of rows read.
 
-    Raises OutputPathError, OutputError: the cache cannot be written; MemoryLimitError: a process was killed;
-    AttnkitError: whatever reading `rows` raises.
+    Raises:
+        OutputPathError, OutputError: The cache cannot be written.
+        MemoryLimitError: A process was killed.
+        AttnkitError: Reading `rows` failed.
     """
 
     def build(draft: Path) -> None:
         total = _write(rows, encoder, draft, report)
-        total.add(replace(counts, rows=0))
+        total.add(replace(counts, rows=0))  # `_write` counts rows, too
         content = {
             "dtype": encoder.dtype,
             "block": encoder.max_length if encoder.stream else 0,
@@ -290,7 +286,6 @@ def encode(
 
 
 def _write(rows: Iterable[Row], encoder: RowEncoder, folder: Path, report: Callable[[int], None] | None) -> Counts:
-    """Encode rows into the files of a folder; what happened to them."""
     total, ends = Counts(), {"target": np.int64(0), "source": np.int64(0)}
     with ExitStack() as stack:
         names = _names(encoder.stream)
@@ -325,21 +320,21 @@ def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:
 
 
 def _encoded(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
-    """Each chunk encoded, in order: by this process, then by one a core where there are many."""
+    """Yield each encoded chunk in order; after the first chunks, one process per core encodes."""
     jobs = 1 if multiprocessing.current_process().daemon else processes()
     numbered = enumerate(chunks)
     for number, texts in islice(numbered, ALONE if jobs > 1 else None):
         yield encoder.encode(number, texts)
     if (first := next(numbered, None)) is None:
         return
-    # spawn: a fork would copy the threads' locks of torch and sentencepiece as they stand
+    # spawn: a fork would copy the locks of torch's and sentencepiece's threads in their current state
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(encoder,))
     waiting = deque[Future[tuple[dict[str, _Flat], Counts]]]()
     try:
         for number, texts in chain([first], numbered):
             if len(waiting) == jobs:
                 yield waiting.popleft().result()
-            with starting_processes():  # which the pool does as they are needed
+            with starting_processes():  # the pool starts processes on demand
                 waiting.append(pool.submit(_encode, number, texts))
         for future in waiting:
             yield future.result()
@@ -353,17 +348,17 @@ def _encoded(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[tuple[di
 
 
 _encoder: RowEncoder
-"""That of this process, in a pool."""
+"""Encoder of a process in the pool."""
 
 
 def _begin(encoder: RowEncoder) -> None:
-    """Keep the encoder in a process of the pool, and end this when the one that started it ends."""
+    """Set the encoder of a process in the pool, and exit when its parent process ends."""
     global _encoder
     _encoder = encoder
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def follow() -> None:  # the pool itself leaves its processes behind after kill -9
+    def follow() -> None:  # after kill -9 the pool leaves its processes behind
         parent.join()
         os._exit(1)
 

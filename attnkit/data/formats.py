@@ -1,16 +1,16 @@
-"""Readers of text: lines, aligned files, plain text and dialogues, each also as gzip or xz data.
+"""Readers of text: lines, aligned files, plain text and dialogues, also compressed by gzip or xz.
 
-The rules, the same for every format:
+All formats follow the same rules:
 
-- Lines end at LF and nowhere else: U+2028, NEL, VT, FF and a lone CR stay inside their line.
-- CRLF is read as LF, and a byte order mark at the start of a file is removed.
+- Only LF ends a line: U+2028, NEL, VT, FF and a lone CR stay inside their line.
+- CRLF is read as LF; a byte order mark at the start of a file is removed.
 - A last line without LF is a line; an empty line is a line.
-- Malformed UTF-8 stops with file:line:byte, or is replaced and counted (`errors="replace"`).
-- Control characters, NUL included, are left alone.
-- gzip and xz are recognised by their first bytes, whatever the file is called.
-- A damaged or bomb-like compressed file and a line of more than a mebibyte are refused.
+- Malformed UTF-8 raises an error with file:line:byte, or is replaced and counted (`errors="replace"`).
+- Control characters, including NUL, are kept.
+- gzip and xz are recognised by their first bytes, independent of the file's name.
+- Damaged or bomb-like compressed files and lines of more than a mebibyte are refused.
 
-Lines are streamed, in memory that does not grow with the file; but see `read_whole`.
+Lines are streamed in memory that does not grow with the file, except by `read_whole`.
 """
 
 import gzip
@@ -29,18 +29,18 @@ from attnkit.errors import DataError
 from attnkit.storage.files import GZIP, input_error, open_file
 
 Errors = Literal["strict", "replace"] | None
-"""None stops like strict, where no recipe could say otherwise."""
+"""Handling of malformed UTF-8; None: strict, for input that no recipe describes."""
 
 LONGEST = 1 << 20
-"""Longest line in bytes."""
+"""Maximum length of a line in bytes."""
 WHOLE = 256 << 20
-"""Longest text that is read as a whole, in bytes."""
+"""Maximum length of a text that is read as a whole, in bytes."""
 RATIO = 100
-"""Largest ratio of text to compressed bytes, once the text exceeds FREE; prose has 2 to 5."""
+"""Maximum ratio of text to compressed bytes, once the text exceeds FREE; prose has 2 to 5."""
 FREE = 16 << 20
 """Bytes of text that any compressed file may hold."""
 XZ_MEMORY = 256 << 20
-"""Memory that unpacking xz data may take; what `xz -9` makes takes 65 MiB."""
+"""Maximum memory for unpacking xz data in bytes; data of `xz -9` takes 65 MiB."""
 
 XZ = b"\xfd7zXZ\x00"
 BOM = "\ufeff"
@@ -51,18 +51,18 @@ OTHER = {
     b"BZh": "bzip2 data; unpack it, or compress the text with gzip",
     b"\x28\xb5\x2f\xfd": "zstd data; unpack it, or compress the text with gzip",
 }
-"""First bytes of files that are not text, and what to do about them."""
+"""First bytes of files that are not text, and advice on each."""
 
 
 PERSONA_END = " __eop__ "
 TURN_END = " __eot__ "
 HISTORY = 5
-"""How many earlier turns a row has in ParlAI's format."""
+"""Maximum number of earlier turns in a row of ParlAI's format."""
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
 
 
 class Stream(NamedTuple):
-    """An open file, such as standard input, whose lines are given as they come."""
+    """Open file, such as standard input, whose lines are read as they arrive."""
 
     file: BinaryIO
     name: str
@@ -72,13 +72,14 @@ class Stream(NamedTuple):
 
 
 def read_lines(path: Path | Stream, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[str]:
-    """The lines of a text file, compressed or not, without their ends.
+    """Yield the lines of a text file, compressed or not, without line ends.
 
-    For a file whose last line ends with LF these are as many as `wc -l` says.  Where a line is
-    malformed, those before it are given first.
+    If the last line ends with LF, their number is that of `wc -l`. The lines before a malformed line are yielded
+    first.
 
-    Raises MissingInputError: the file is not there; DataError: malformed UTF-8, a line that is too long, a damaged
-    compressed file.
+    Raises:
+        MissingInputError: The file does not exist.
+        DataError: Malformed UTF-8, a line that is too long, or a damaged compressed file.
     """
     counts, number, size = Counts() if counts is None else counts, 0, 0
     with _opened(path) as (text, packed):
@@ -102,10 +103,7 @@ def read_lines(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
 
 
 def read_whole(path: Path | Stream, errors: Errors = "strict", counts: Counts | None = None) -> str:
-    """All of a text, for formats that are not read line by line; by the same rules.
-
-    Raises as `read_lines`; a DataError where it is longer than WHOLE, whatever its lines.
-    """
+    """Return a whole text by the same rules; raises as `read_lines`, and DataError if it is longer than WHOLE."""
     with _opened(path) as (text, packed):
         content = text.read(WHOLE + 1)
         if packed:
@@ -120,17 +118,15 @@ def read_whole(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
 
 
 def read_start(path: Path) -> bytes:
-    """The first mebibyte of a text, or all of it, without a byte order mark."""
+    """Return the first mebibyte of a text, without a byte order mark."""
     with _opened(path) as (text, _):
         return text.read(LONGEST).removeprefix(BOM.encode())
 
 
 def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[str]:
-    """Lines, or the segments of an .sgm file as WMT publishes them, spaces collapsed.
+    """Yield lines, or the segments of an .sgm file as WMT publishes them, with spaces collapsed.
 
-    Entities stay as they are, which is also what sacrebleu does with these files.
-
-    Raises MissingInputError, DataError: as `read_lines`; also a segment that does not end.
+    Entities are kept, as in sacrebleu. Raises as `read_lines`; DataError also if a segment does not end in its line.
     """
     lines = read_lines(path, errors, counts)
     if path.suffix != ".sgm":
@@ -144,10 +140,7 @@ def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = Non
 
 
 def read_pairs(source: Path, target: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[Row]:
-    """Rows of two aligned files: line n of one belongs to line n of the other.
-
-    Raises DataError: the files have different numbers of lines; both numbers are given.
-    """
+    """Yield rows of two aligned files, line by line. Raises DataError with both numbers of lines if they differ."""
     left, right = read_text(source, errors, counts), read_text(target, errors, counts)
     for number, (ours, theirs) in enumerate(zip_longest(left, right), 1):
         if ours is None:
@@ -158,17 +151,17 @@ def read_pairs(source: Path, target: Path, errors: Errors = "strict", counts: Co
 
 
 def join_dialogue(persona: Sequence[str], turns: Sequence[str]) -> str:
-    """One source text: persona sentences __eop__ turns joined by __eot__, oldest first."""
+    """Return one source text: persona sentences, __eop__, turns joined by __eot__, oldest first."""
     history = TURN_END.join(turns)
     return (" ".join(persona) + PERSONA_END + history).strip() if persona else history
 
 
 def read_parlai(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[Row]:
-    """Rows of a PersonaChat file of ParlAI: each reply of the speaker with the persona.
+    """Yield the rows of a PersonaChat file of ParlAI: each reply of the speaker with the persona and earlier turns.
 
-    Lines are `N your persona: text` or `N turn TAB reply TAB ...`; N is 1 where a dialogue starts.
+    Lines are `N your persona: text` or `N turn TAB reply TAB ...`; N is 1 at the start of a dialogue.
 
-    Raises MissingInputError: the file is not there; DataError: a line that is neither (file:line).
+    Raises MissingInputError if the file does not exist, DataError (file:line) for any other line.
     """
     persona: list[str] = []
     turns: list[str] = []
@@ -189,7 +182,7 @@ def read_parlai(path: Path, errors: Errors = "strict", counts: Counts | None = N
 
 
 def ragged(paths: Sequence[Path], lines: Sequence[int]) -> DataError:
-    """The error of two aligned files of `lines` many lines."""
+    """Return the error for two aligned files with these numbers of lines."""
     return DataError(
         f"{paths[0]} and {paths[1]} have {lines[0]:,} and {lines[1]:,} lines: aligned files must "
         f"have equally many (the first line without a partner is {min(lines) + 1:,})"
@@ -197,7 +190,7 @@ def ragged(paths: Sequence[Path], lines: Sequence[int]) -> DataError:
 
 
 def _decoded(text: bytes, path: Path | Stream, number: int, errors: Errors, counts: Counts) -> str:
-    """The text that begins with line `number` of a file."""
+    """Decode text that begins with line `number` of a file."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -219,7 +212,7 @@ def _decoded(text: bytes, path: Path | Stream, number: int, errors: Errors, coun
 
 
 def _check_growth(path: Path | Stream, size: int, packed: "_Counted") -> None:
-    """Refuse text that is far longer than what it was unpacked from, as that of a bomb is."""
+    """Refuse text that is far longer than its compressed bytes, as in a decompression bomb."""
     if size > FREE and size > RATIO * packed.taken:
         raise DataError(
             f"{path}: compressed data that grows more than {RATIO}-fold is refused; "
@@ -229,11 +222,11 @@ def _check_growth(path: Path | Stream, size: int, packed: "_Counted") -> None:
 
 @contextmanager
 def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]:
-    """A text, unpacked where it begins as gzip or xz data does; then also what was packed."""
+    """Yield a text, unpacked if it is gzip or xz data, and the compressed file or None."""
     kind = ""
     with nullcontext(path.file) if isinstance(path, Stream) else open_file(path) as file:
         try:
-            # waits for the first bytes, as the first line would
+            # blocks until the first bytes arrive, as reading the first line would
             start = file.peek(len(XZ)) if isinstance(file, io.BufferedReader) else b""
             text: Any = file
             packed: Any = _Counted(file)
@@ -241,7 +234,7 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]
                 text, kind = gzip.GzipFile(fileobj=packed), "gzip"
             elif start.startswith(XZ):
                 text, kind = _XzFile(packed), "xz"
-            if kind:  # lines are found faster in a buffer
+            if kind:  # readline is faster in a buffer
                 text = io.BufferedReader(text, LONGEST)
             yield text, packed if kind else None
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
@@ -251,7 +244,7 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]
 
 
 class _Counted:
-    """A file, of which a pipe cannot tell how many bytes were read."""
+    """File that counts the bytes read, which a pipe cannot report."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.taken = file, 0
@@ -263,7 +256,7 @@ class _Counted:
 
 
 class _XzFile(io.RawIOBase):
-    """Text packed in xz streams; `lzma.LZMAFile` leaves out what follows a damaged header, and takes any memory."""
+    """Text in xz streams; `lzma.LZMAFile` drops data after a damaged header and does not limit its memory."""
 
     def __init__(self, file: _Counted) -> None:
         self._file, self._rest = file, b""
@@ -282,7 +275,7 @@ class _XzFile(io.RawIOBase):
                 if not data:
                     raise EOFError("it ends too early")
             if self._stream.eof:
-                data = data.lstrip(b"\0")  # padding, which may follow a stream
+                data = data.lstrip(b"\0")  # padding after a stream
                 if not data:
                     continue
                 self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)

@@ -1,17 +1,16 @@
-"""Rows as a model reads them: noise of pre-training objectives, marked positions.
+"""Rows as a model reads them: noise of pre-training objectives, and marked positions.
 
-Masked tokens, the objective of BERT (Devlin et al. 2019, section 3.1): 15 % of the tokens of a text
-are to be predicted.  The model sees the mask in place of 80 % of them, a random token in place of
-10 %, and the token itself in the other 10 %.  Each token is drawn by itself, whatever windows the
-text is cut in: windows of every length have the same tokens hidden.
+Masked tokens as in BERT (Devlin et al. 2019, section 3.1): 15 % of the tokens of a text are predicted. The model sees
+the mask in place of 80 % of them, a random token in place of 10 %, and the token itself in the other 10 %. Each token
+is drawn independently of the windows that the text is cut into: windows of every length hide the same tokens.
 
-Span corruption, that of T5 (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
-Transformer", sections 3.1.4 and 3.3.4): 15 % of the tokens of a text are noise, in spans of 3 on average.  The source
-is the text with each span replaced by a sentinel of its own, the target is each sentinel followed by its span, and a
-last sentinel.  The lengths of the spans and of the gaps between them are drawn as in T5's code: both are split at
-random into as many parts as there are spans, each at least one token long, and a text begins with a gap.
+Span corruption as in T5 (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+Transformer", sections 3.1.4 and 3.3.4): 15 % of the tokens of a text are noise, in spans of 3 on average. The source
+is the text with each span replaced by its own sentinel; the target is each sentinel followed by its span, and a last
+sentinel. The lengths of spans and of the gaps between them are drawn as in T5's code: both are split at random into as
+many parts as there are spans, each at least one token long, and a text begins with a gap.
 
-Of rows of which marked positions are predicted, a target, or nothing, stands at each source token.
+In tagging, each source token has a target or `NOTHING`.
 """
 
 from collections.abc import Sequence
@@ -29,31 +28,31 @@ from attnkit.text import RESERVED
 
 MASK = "<mask>"
 DENSITY = 0.15
-"""Share of the tokens that are to be predicted."""
+"""Share of the tokens to predict."""
 HIDDEN, RANDOM = 0.8, 0.1
-"""Shares of these that are shown as the mask, and as another token."""
+"""Shares of the tokens to predict that are replaced by the mask, and by a random token."""
 MEAN_SPAN = 3
 SIGNATURES = {"span-corruption": f"noise:{DENSITY}|span:{MEAN_SPAN}", "masked": f"masked:{DENSITY}"}
-"""What a score says about the noise of its text, by `train.objective`."""
+"""Description of the noise in the signature of a score, by `train.objective`."""
 FIXED = (0, 0)
-"""Seed and epoch of the noise of validation and test."""
+"""Seed and epoch of the noise in validation and test."""
 _OF_SPANS, _OF_MASKS = 2, 3
-"""Tell these draws apart, and from those of `batch.plan`, which has 0 and 1."""
+"""Seeds that distinguish these draws from each other and from those of `batch.plan`, which are 0 and 1."""
 CHUNK = 2**20
-"""Tokens that are made at a time."""
+"""Number of tokens masked at a time."""
 
 Bits = np.random.PCG64
 
 
 def objective_of(recipe: Recipe) -> str:
-    """What rows become for the model: `train.objective`, or tagging."""
+    """Return `train.objective`, or tagging for this task."""
     return "tagging" if recipe.task == "tagging" else recipe.train.objective
 
 
 def apply_objective(
     stream: Encoded, vocabulary: Vocabulary, objective: str, length: int, noise: tuple[int, int] = FIXED
 ) -> Encoded:
-    """Rows as a model reads them whose `objective_of` this is: with noise, or as they are."""
+    """Return rows as the model reads them under an objective of `objective_of`: with noise, marked, or unchanged."""
     if objective == "tagging":
         return mark(stream, vocabulary)
     if objective == "span-corruption":
@@ -62,27 +61,23 @@ def apply_objective(
 
 
 def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tuple[int, int] = FIXED) -> Encoded:
-    """A stream as windows of `length` tokens: what the model sees, and what is hidden.
+    """Cut a language modelling stream into windows of `length` tokens, and mask tokens.
 
-    The source of a row is its window with noise; its target is the window with PAD in place of all
-    tokens that are not to be predicted.  The last window may be shorter.  The ends of paragraphs
-    are never hidden.  A pure function of its arguments.
+    The source of a row is its window with noise; the target is the window with PAD in place of all tokens that are not
+    predicted. The last window may be shorter. Ends of paragraphs are never hidden.
 
-    Args:
-        stream: encoded for language modelling.
-        vocabulary: has the `MASK`.
-        length: in tokens.
-        noise: seed and epoch; other tokens in every epoch.
+    A pure function of its arguments; `noise` is (seed, epoch), and each epoch masks other tokens.
     """
     ids: Ids = stream.target.ids
     mask, pieces = vocabulary.id_of(MASK), np.uint64(len(vocabulary) - len(RESERVED))
+    # one random stream, whatever CHUNK is: the draws of all tokens, then all random tokens
     draws, others = (np.random.PCG64((*noise, _OF_MASKS)) for _ in range(2))
     others.advance(len(ids))
     seen, hidden = np.empty(len(ids), ids.dtype), np.empty(len(ids), ids.dtype)
     for start in range(0, len(ids), CHUNK):
         here = slice(start, start + CHUNK)
         part = ids[here]
-        draw = draws.random_raw(len(part)) / 2.0**64 / DENSITY  # below 1: to be predicted
+        draw = draws.random_raw(len(part)) / 2.0**64 / DENSITY  # below 1: predicted
         chosen = (draw < 1) & (part != EOS)
         other = others.random_raw(len(part)) % pieces + np.uint64(len(RESERVED))
         seen[here] = np.where(chosen & (draw < HIDDEN + RANDOM), other.astype(ids.dtype), part)
@@ -93,29 +88,24 @@ def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tup
 
 
 def noise_of(length: int) -> tuple[int, int]:
-    """Tokens of noise and number of spans in a text of so many tokens, at least 2."""
+    """Return the number of noise tokens and of spans in a text of `length` tokens, at least 2."""
     noise = min(max(round(length * DENSITY), 1), length - 1)
     return noise, min(max(round(noise / MEAN_SPAN), 1), length - noise)
 
 
 def sentinels(max_length: int) -> tuple[str, ...]:
-    """The special tokens that texts of at most `max_length` tokens need, as T5 spells them."""
+    """Return the special tokens for texts of at most `max_length` tokens, as T5 spells them."""
     return tuple(f"<extra_id_{number}>" for number in range(noise_of(max_length)[1] + 1))
 
 
 def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, noise: tuple[int, int] = FIXED) -> Encoded:
-    """A stream as pairs of corrupted texts and their missing spans.
+    """Convert a language modelling stream to pairs of corrupted texts and their missing spans.
 
-    Texts are the stream's tokens without the ends of paragraphs, cut every `max_length` tokens; the
-    rest is a shorter text.  A pure function of its arguments.
+    Texts are the stream's tokens without the ends of paragraphs, cut every `max_length` tokens; the last text may be
+    shorter. The vocabulary needs the `sentinels`.
 
-    Args:
-        stream: encoded for language modelling.
-        vocabulary: has the `sentinels`.
-        max_length: in tokens.
-        noise: seed and epoch; other spans in every epoch.
-
-    Raises DataError: there are fewer than two tokens.
+    A pure function of its arguments; `noise` is (seed, epoch), and each epoch has other spans. Raises DataError if
+    there are fewer than two tokens.
     """
     ids = stream.target.ids[stream.target.ids != EOS]
     marks = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)
@@ -128,7 +118,7 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
     sources, targets = list[Ids](), list[Ids]()
     for part in parts:
         rows, length = part.shape
-        # First all gaps are drawn, then all spans.
+        # The random stream holds the draws of all gaps, then of all spans; it does not depend on CHUNK.
         of_spans = Bits()
         of_spans.state = bits.state
         of_spans.advance(rows * (length - noise_of(length)[0] - 1))
@@ -142,27 +132,27 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
 
 
 def _rows(parts: Sequence[Ids]) -> Ragged:
-    """Rows of the same length in each part [n, S], one after the other."""
+    """Concatenate parts [n, S] into rows; the rows of a part have equal lengths."""
     widths = np.concatenate([np.full(*part.shape) for part in parts])
     return Ragged(np.concatenate([part.ravel() for part in parts]), np.append(0, widths.cumsum()))
 
 
 def _pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:
-    """Sources with EOS [n, S] and targets without it [n, T] of texts [n, L]."""
+    """Return sources with EOS [n, S] and targets without EOS [n, T] of texts [n, L]."""
     rows, length = texts.shape
     noise, spans = noise_of(length)
     gaps = _split(rows, length - noise, spans, of_gaps)
-    lengths = np.stack((gaps, _split(rows, noise, spans, of_spans)), 2)  # [N, spans, 2]: gap, span
+    lengths = np.stack((gaps, _split(rows, noise, spans, of_spans)), 2)  # [n, spans, 2]: gap, span
     masked = np.repeat(np.tile([False, True], rows * spans), lengths.ravel()).reshape(rows, length)
     first = masked.copy()
     first[:, 1:] &= ~masked[:, :-1]
-    number = first.cumsum(1)  # of the span, from 1
+    number = first.cumsum(1)  # number of the span, from 1
     source = np.full((rows, length - noise + spans + 1), EOS, texts.dtype)
     kept = ~masked | first
     source[:, :-1] = np.where(first, marks[number - 1], texts)[kept].reshape(rows, -1)
     target = np.full((rows, noise + spans + 1), marks[spans], texts.dtype)
     number = number[masked].reshape(rows, noise)
-    places = np.arange(noise) + number  # each token stands behind as many sentinels
+    places = np.arange(noise) + number  # token of span k: k sentinels precede it
     np.put_along_axis(target, places, texts[masked].reshape(rows, noise), 1)
     begins = first[masked].reshape(rows, noise)
     row, token = begins.nonzero()
@@ -171,7 +161,7 @@ def _pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, 
 
 
 def _split(rows: int, total: int, parts: int, bits: Bits) -> NDArray[np.int64]:
-    """For each row, random lengths [rows, parts] of at least 1 that sum to `total`."""
+    """Return random lengths [rows, parts] of at least 1 that sum to `total` in each row."""
     keys = bits.random_raw(rows * (total - 1)).reshape(rows, total - 1)
     cuts = np.sort(keys.argsort(1, kind="stable")[:, : parts - 1], 1) + 1
     edges = np.zeros((rows, parts + 1), np.int64)
@@ -180,15 +170,15 @@ def _split(rows: int, total: int, parts: int, bits: Bits) -> NDArray[np.int64]:
 
 
 class MarkedTargets(Ragged):
-    """Targets side by side with their source, PAD where nothing is predicted and at its end."""
+    """Targets aligned with their source, PAD if nothing is predicted and at the end."""
 
     def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """PAD: the end of a source is no position."""
+        """Return PAD: the end of a source has no target."""
         return np.full(len(rows), PAD)
 
 
 def mark(encoded: Encoded, vocabulary: Vocabulary) -> Encoded:
-    """Rows whose targets are read as the answers at each position of the source."""
+    """Return rows whose targets are the answers at each position of the source."""
     assert isinstance(encoded.target, Ragged)
     ids = np.array(encoded.target.ids)
     if NOTHING in vocabulary:
@@ -197,7 +187,7 @@ def mark(encoded: Encoded, vocabulary: Vocabulary) -> Encoded:
 
 
 def check_marked(encoded: Encoded, vocabulary: Vocabulary, name: str) -> None:
-    """Raise DataError where there is nothing to learn, or a target does not fit its source."""
+    """Raise DataError if a target does not fit its source, or there is nothing to learn."""
     assert encoded.source is not None
     uneven = np.flatnonzero(encoded.source.lengths != encoded.target.lengths + 1)
     if len(uneven):

@@ -1,7 +1,7 @@
-"""From a recipe to data that a training can read: corpus, tokenizer, encoded splits.
+"""Data for training from a recipe: corpus, tokenizer, encoded splits.
 
-All of it is cached by content, so that the second call only opens files.  A cache entry is named by a hash of
-everything that it depends on: the corpus' fingerprint, the recipe's settings, and the version of sentencepiece.
+All data is cached by content, so that a second call only opens files. The name of a cache entry is a hash of
+everything it depends on: the corpus' fingerprint, the recipe's settings, and the version of sentencepiece.
 """
 
 from collections import deque
@@ -39,31 +39,31 @@ _REPORT_EVERY = 10_000
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What a cached tokenizer was learned from."""
+    """Training data of a cached tokenizer."""
 
     digest: str
     rows: int
     seen: int
     """Rows of the corpus, of which `rows` were used."""
     unknown_words: int
-    """How often the text says `UNKNOWN_WORD` as a word of its own."""
+    """Number of times that the text has `UNKNOWN_WORD` as a word."""
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """All the data of one recipe."""
+    """Data of one recipe."""
 
     corpus: Corpus
     tokenizer: Tokenizer
     train: Encoded
     valid: Encoded
     reports: list[str]
-    """What happened to the rows and to the vocabulary, a line each, for people."""
+    """Lines for the user about rows and vocabularies."""
     digest: str
     """SHA-256 in hexadecimal of tokenizer, train and valid."""
     cache: Path
     stream: Encoded
-    """What `train` was made from, without the noise of its objective; else the same."""
+    """Encoded training split before its objective or labels are applied."""
 
 
 def prepare(
@@ -75,17 +75,19 @@ def prepare(
     progress: Progress | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> PreparedData:
-    """Open the corpus, train the tokenizer and encode train and valid, or find them in the cache.
+    """Open the corpus, train the tokenizer and encode train and valid, or load them from the cache.
 
     Args:
-        recipe: one variant.
-        tokenizer: that of the initial weights (`train.init`), instead of one of its own.
-        data_dir, offline, progress: as `Corpus.open`.
-        cache: folder for downloads, tokenizers and encoded splits; `cache_dir()` when None.
+        recipe: One variant.
+        tokenizer: Tokenizer of the initial weights (`train.init`) instead of a trained one.
+        data_dir, offline, progress: As in `Corpus.open`.
+        cache: Folder for downloads, tokenizers and encoded splits; default: `cache_dir()`.
 
-    Raises RecipeError: the tokenizer's settings do not fit together or do not fit the text; MissingInputError: the
-    corpus, a split or the tokenizer's model is not there; DataError: a file is malformed, or no row of a split is
-    usable; OutputPathError, OutputError: the cache cannot be written.
+    Raises:
+        RecipeError: The tokenizer's settings do not fit together or do not fit the text.
+        MissingInputError: The corpus, a split or the tokenizer's model does not exist.
+        DataError: A file is malformed, or no row of a split is usable.
+        OutputPathError, OutputError: The cache cannot be written.
     """
     root = cache or cache_dir()
     corpus = Corpus.open(recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress)
@@ -97,7 +99,7 @@ def prepare(
         tokenizer = tokenizer.with_labels(recipe.data.labels)
     _check_labels(tokenizer, recipe.data.labels)
     if recipe.tokenizer.sampling:
-        for vocabulary in tokenizer:  # refused now where it cannot
+        for vocabulary in tokenizer:  # raises now if the model cannot sample
             vocabulary.sample([], alpha=1, seed=0)
     splits = []
     for name in ("train", "valid"):
@@ -117,7 +119,7 @@ def prepare(
 def _as_read(
     recipe: schema.Recipe, tokenizer: Tokenizer, split: Encoded, noise: tuple[int, int], name: str
 ) -> Encoded:
-    """A split as training reads it: with noise, with labels for targets, or as it is."""
+    """Return a split as training reads it: with noise, with labels as targets, or unchanged."""
     if isinstance(tokenizer.target, LabelVocabulary) and isinstance(split.target, Ragged):
         return replace(split, target=LabelRows(split.target))
     tokens, longest = len(split.target.ids), recipe.data.max_length
@@ -132,7 +134,7 @@ def _as_read(
 
 
 def _check_lengths(recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, cache: Path) -> None:
-    """Raise DataError where a split to be scored is shorter than the longest of `eval.lengths`."""
+    """Raise DataError if a scored split is shorter than the maximum of `eval.lengths`."""
     longest = max(recipe.eval.lengths, default=0)
     if recipe.task in ("recall", "tagging"):
         check_rows_fit(recipe, tokenizer.source)
@@ -143,10 +145,7 @@ def _check_lengths(recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, 
 
 
 def check_rows_fit(recipe: schema.Recipe, vocabulary: Vocabulary | None = None) -> None:
-    """Raise DataError where generated rows of `eval.lengths` are longer than the model reads.
-
-    Without a vocabulary each word counts as one token, which is the least.
-    """
+    """Raise DataError if generated rows of `eval.lengths` exceed `data.max_length`; a word is at least one token."""
     longest = max(recipe.eval.lengths, default=0)
     if not longest or recipe.task not in ("recall", "tagging"):
         return
@@ -161,7 +160,7 @@ def check_rows_fit(recipe: schema.Recipe, vocabulary: Vocabulary | None = None) 
 
 
 def check_reaches(name: str, tokens: int, longest: int) -> None:
-    """Raise DataError where a text is shorter than the longest of `eval.lengths`."""
+    """Raise DataError if a text is shorter than the maximum of `eval.lengths`."""
     if tokens < longest:
         raise DataError(
             f"{name} has {tokens:,} tokens, fewer than the longest of "
@@ -170,7 +169,7 @@ def check_reaches(name: str, tokens: int, longest: int) -> None:
 
 
 def _check_labels(tokenizer: Tokenizer, labels: Sequence[str]) -> None:
-    """Raise DataError where two labels are the same tokens."""
+    """Raise DataError if two labels have the same tokens."""
     seen: dict[tuple[int, ...], str] = {}
     for label, ids in zip(labels, tokenizer.target.encode(labels), strict=True):
         if (other := seen.setdefault(tuple(ids), label)) != label:
@@ -189,16 +188,16 @@ def check_splits(
     fetch: bool = True,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Read the splits that are evaluated, so that their faults are reported before training.
+    """Read the splits for evaluation, so that their faults are reported before training.
 
-    Returns those that were not checked because that needs a download, which `fetch` allows.
-    Raises MissingInputError, DataError: a split is not there, malformed or empty.
+    Returns the splits that were not checked because `fetch` is False and they need a download. Raises
+    MissingInputError or DataError if a split is missing, malformed or empty.
     """
     corpus = Corpus.open(recipe.data, recipe.task, data_dir=data_dir, cache=cache, offline=offline, progress=progress)
     unchecked = []
     for name in dict.fromkeys(("train", "valid", *recipe.eval.splits)):
         require_split(corpus.name, name, corpus.splits)
-        if name == "train":  # which is read anyway
+        if name == "train":  # read by training anyway
             continue
         if not fetch and not corpus.available(name):
             unchecked.append(name)
@@ -218,16 +217,16 @@ def encode_split(
     suffix: str = "",
     progress: Progress | None = None,
 ) -> Encoded:
-    """One split as ids, from the cache where it is there.
+    """Return a split as ids, from the cache if it is there.
 
-    Training rows follow `data.too_long`; rows of other splits are truncated, never dropped.
-    `sample` is (alpha, seed) of subword sampling, `suffix` tells samples apart in the cache.
+    Training rows follow `data.too_long`; rows of other splits are truncated, never dropped. `sample` is (alpha, seed)
+    of subword sampling; `suffix` distinguishes samples in the cache.
 
-    Raises MissingInputError: the corpus has no such split; DataError: a file is malformed, or no row is usable.
+    Raises MissingInputError if the corpus lacks the split, DataError if a file is malformed or no row is usable.
     """
     max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
     too_long = recipe.data.too_long if name == "train" else "truncate"
-    # Everything that the ids depend on.
+    # The key has everything that the ids depend on.
     fingerprint = corpus.fingerprint(name)
     model = sentencepiece.__version__, fingerprint, tokenizer.digest
     key = sha256_json(["split", FORMAT, *model, max_length, too_long, stream])
@@ -245,7 +244,7 @@ def encode_split(
 
 
 def _while_unchanged(corpus: Corpus, name: str, fingerprint: str, counts: Counts) -> Iterator[Row]:
-    """The rows of a split; a DataError behind the last where its files are no longer the same."""
+    """Yield the rows of a split; raise DataError after the last row if its files have changed."""
     yield from corpus.rows(name, counts)
     if corpus.fingerprint(name) != fingerprint:
         raise DataError(
@@ -255,17 +254,17 @@ def _while_unchanged(corpus: Corpus, name: str, fingerprint: str, counts: Counts
 
 
 def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
-    """The training split as one epoch (from 0) sees it: sampled, or corrupted, afresh.
+    """Return the training split of one epoch (from 0), with new samples or noise.
 
-    A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
-    in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
+    A pure function of (corpus, recipe, seed, epoch). Rows that are too long in one epoch may fit in another, so plan
+    each epoch from the result. The cache keeps one epoch of a seed.
     """
     split = _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream
     return _as_read(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
 
 
 def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
-    """One epoch with other segmentations (`tokenizer.sampling`)."""
+    """Return the training split of one epoch with new segmentations (`tokenizer.sampling`)."""
     alpha = recipe.tokenizer.sampling
     split = encode_split(
         prepared.corpus,
@@ -278,7 +277,7 @@ def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: in
     )
     for other in split.path.parent.glob(f"{split.path.name.rpartition('-')[0]}-*"):
         if other.is_dir() and other != split.path and files.owner(other) is None:
-            # Another run may be removing it too, or still read it: its mapping stays valid.
+            # Another run may remove it at the same time, or still read it: its mapping stays valid.
             with suppress(OSError):
                 files.remove(other)
     return split
@@ -287,7 +286,7 @@ def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: in
 def _tokenizer(
     recipe: schema.Recipe, corpus: Corpus, cache: Path, progress: Progress | None
 ) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer of a recipe, trained at the first call, and lines about it for people."""
+    """Return the tokenizer of a recipe, trained at the first call, and lines about it for the user."""
     spec, form = recipe.tokenizer, recipe.data.normalize
     controls = sentinels(recipe.data.max_length) if recipe.corrupts else (MASK,) * recipe.masks
     if spec.model is not None:
@@ -304,7 +303,7 @@ def _tokenizer(
         texts = (text for row in rows for text in row[:2] if UNKNOWN_WORD in text)
         chosen, unknown = spec, sum(text.split().count(UNKNOWN_WORD) for text in texts)
         if unknown and UNKNOWN_WORD not in spec.special:
-            # with its space, so that it is one token in the text, too
+            # with its space, so that it is one token in the text
             chosen = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
         trained = Tokenizer.train(chosen, rows, controls=controls, form=form)
         trained.save(draft)

@@ -1,4 +1,4 @@
-"""Questions with passages: the rows that training reads, and sets with many passages."""
+"""Questions with passages: training rows, and sets with any number of passages."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,15 @@ Passages = tuple[str, ...]
 
 
 def accepted(row: Row) -> Passages:
-    """The answers that count as right."""
+    """Return the accepted answers."""
     return row.references or (row.target,)
 
 
 def training_row(row: Row, data: DataConfig, split: str, number: int) -> Row:
-    """What training reads of row `number` of a split: the question after one passage or none.
+    """Return row `number` of a split for training: the question after one passage or none.
 
-    Which passage is drawn from (data.seed, split, number): with probability `data.gold` the one
-    that answers, with `data.other` one that does not, else none.
+    The passage is drawn from (data.seed, split, number): with probability `data.gold` a passage with the answer, with
+    probability `data.other` a passage without it, otherwise none.
     """
     draw = Draw(f"reading/{data.seed}/{split}/{number}")
     gold_fraction, distractor_fraction = data.gold, data.other
@@ -34,12 +34,12 @@ def training_row(row: Row, data: DataConfig, split: str, number: int) -> Row:
 
 
 def _gold(row: Row) -> Passages:
-    """The passage that answers, or all where no single one is known to."""
+    """Return the passage with the answer, or all passages if it is unknown."""
     return row.contexts if row.gold is None else (row.contexts[row.gold],)
 
 
 def distractors(row: Row) -> list[str]:
-    """The passages of a row that do not have its answer."""
+    """Return the passages of a row without its answer; none if the passage with the answer is unknown."""
     if row.gold is None:
         return []
     gold = row.contexts[row.gold]
@@ -47,13 +47,10 @@ def distractors(row: Row) -> list[str]:
 
 
 class QuestionSet:
-    """Questions with any number of passages: the right one among passages of other questions."""
+    """Questions with any number of passages: the passage with the answer among passages of other questions."""
 
     def __init__(self, rows: Sequence[Row], seed: int) -> None:
-        """Passages are drawn from (seed, row), those of fewer among those of more.
-
-        Raises DataError: no row has a context.
-        """
+        """Seed the draws; fewer passages are a subset of more passages. Raises DataError if no row has contexts."""
         if not any(row.contexts for row in rows):
             raise DataError("no row has contexts: questions are asked with passages")
         self.rows, self._seed = rows, seed
@@ -61,10 +58,10 @@ class QuestionSet:
         self._others: dict[int, list[str]] = {}
 
     def contexts(self, number: int, count: int) -> Passages | None:
-        """`count` contexts of a row; None where it needs more, or there are not so many.
+        """Return `count` contexts of a row; None if the row needs more, or there are too few.
 
-        With one context it is the right one; a question that needs several has all of them in it.
-        They keep their order among others, which have no answer.
+        A single context is the passage with the answer; a question that needs several passages has all of them in it.
+        Passages with the answer keep their order among the others.
         """
         row = self.rows[number]
         needed = _gold(row)
@@ -72,7 +69,7 @@ class QuestionSet:
             return (" ".join(needed),) if needed else None
         if count < len(needed):
             return None
-        # Passages without the answer: the row's own first, then those of other rows.
+        # Distractors: first the row's own passages, then passages of other rows.
         wanted = count - len(needed)
         known = self._others.setdefault(number, list(dict.fromkeys(distractors(row))))
         if len(known) < wanted:

@@ -1,4 +1,4 @@
-"""Texts unlike those of a training, told by their words: the tokenizer has no pieces for them."""
+"""Detection of texts unlike the training data by rare words, which are not pieces of the tokenizer."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from attnkit.text import quoted
 
 
 def rare_words(vocabulary: Vocabulary, texts: Iterable[str]) -> Counter[str]:
-    """The first rare word of each text that is unlike the training's, as it is written there.
+    """Count the first rare word of each text that is unlike the training data.
 
-    A word is rare if the vocabulary cuts it into pieces, and a text unlike the training's if half
-    of its words or more are.  Empty if few pieces of the vocabulary are whole words.
+    A word is rare if the vocabulary splits it into several pieces; a text is unlike the training data if at least half
+    of its words are rare. Empty if few pieces of the vocabulary are whole words.
     """
     if not _has_words(vocabulary):
         return Counter()
@@ -29,7 +29,7 @@ def rare_words(vocabulary: Vocabulary, texts: Iterable[str]) -> Counter[str]:
 
 
 def unlike_note(found: Counter[str] | None, lines: int = 1) -> str:
-    """What to say of the `rare_words` of some lines; "" where nothing was found."""
+    """Return a warning about the `rare_words` of some lines; an empty string if there are none."""
     if not found:
         return ""
     where = f"in {found.total():,} of {lines:,} lines " if lines > 1 else ""
@@ -41,6 +41,6 @@ def unlike_note(found: Counter[str] | None, lines: int = 1) -> str:
 
 @lru_cache(4)
 def _has_words(vocabulary: Vocabulary) -> bool:
-    """Whether at least a quarter of the pieces are or begin words of three letters or more."""
+    """Return whether at least a quarter of the pieces are or begin words of three or more letters."""
     every = vocabulary.pieces(range(len(vocabulary)))
     return sum(len(piece) > 3 and piece[0] == MARK for piece in every) >= len(every) / 4

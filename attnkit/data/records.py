@@ -1,15 +1,15 @@
-"""Records: named values from JSON lines, JSON documents, CSV, TSV and Parquet, and the rows in them.
+"""Records with named values from JSON lines, JSON documents, CSV, TSV and Parquet, and rows in them.
 
-A .jsonl file has an object a line and is streamed.  A .json file may also be one document: an array of objects, or an
-object with one such array (`{"version": 1, "data": [...]}`).  A .csv file is as RFC 4180 says: quoted cells may hold
-separators, quotes and line breaks; the separator is a comma, or a semicolon where the first line has semicolons and no
-comma.  A .tsv file has no quotes.  The first line names the columns, unless columns are asked for by their numbers.
+A .jsonl file has one object per line and is streamed. A .json file may also be one document: an array of objects, or
+an object with one such array (`{"version": 1, "data": [...]}`). A .csv file follows RFC 4180: quoted cells may hold
+separators, quotes and line breaks; the separator is a comma, or a semicolon if the first line has semicolons and no
+comma. A .tsv file has no quotes. The first line names the columns, unless columns are selected by number.
 
-A row has `source` and `target`, or other fields, which the caller names: by name, by a path such as `translation.en`,
-or by its language inside `translation`, as data sets of Hugging Face have it.  It may have `references`, a list of
-accepted outputs, and `contexts`, a list of passages with `gold`, the index of the one that answers.  A dialogue row
-may have `persona` and `turns`, lists of strings, in place of `source`.  Strings hold one line each: line breaks inside
-become spaces and are counted, because outputs and references are written a line a row.
+A row has `source` and `target`, or other fields, which the caller selects: by name, by a path such as
+`translation.en`, or by language inside `translation`, as in data sets of Hugging Face. It may have `references`, a
+list of accepted outputs, and `contexts`, a list of passages with `gold`, the index of the passage with the answer. A
+dialogue row may have `persona` and `turns`, lists of strings, instead of `source`. Line breaks inside a string become
+spaces and are counted, because outputs and references are written one row per line.
 """
 
 import csv
@@ -30,32 +30,28 @@ from attnkit.text import nearest, quoted
 BREAK = re.compile(r"\r\n|[\r\n]")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 NESTED = "translation"
-"""The field in which data sets of Hugging Face have a text by language."""
+"""Field with a text per language in data sets of Hugging Face."""
 MISSING = object()
 
 Records = Iterator[tuple[str, dict[str, Any]]]
-"""Where each record is, for messages, and its named values."""
+"""Location of each record, for messages, and its named values."""
 CSV_ERRORS = {
     "unexpected end of data": "a quote is not closed",
     "new-line character": "a carriage return stands inside the line; end lines by a line feed",
 }
-"""How an error of `csv` begins -> what it means."""
+"""Meanings of errors of `csv`, by the beginning of the message."""
 
 
 def read_records(path: Path, kind: str, errors: Errors, counts: Counts, *, numbered: bool = False) -> Records:
-    """The records of a file.
+    """Read the records of a file.
 
-    Args:
-        path: the file; of text formats also compressed.
-        kind: jsonl (which a document may be as well), csv, tsv or parquet.
-        errors: what to do about malformed UTF-8.
-        counts: of repairs.
-        numbered: columns are named 1, 2, ... and the first line is a row (csv and tsv).
+    `kind` is jsonl (also for documents), csv, tsv or parquet; all but Parquet may be compressed. `numbered` names the
+    columns of csv and tsv 1, 2, ..., and the first line is a row.
 
     Raises:
-        MissingInputError: the file is not there.
-        DataError: it is malformed; says where.
-        UnavailableError: Parquet needs pyarrow.
+        MissingInputError: The file does not exist.
+        DataError: The file is malformed; the message gives the location.
+        UnavailableError: pyarrow, which Parquet needs, is not installed.
     """
     if kind in ("csv", "tsv"):
         return _table(path, kind, errors, counts, numbered)
@@ -65,7 +61,7 @@ def read_records(path: Path, kind: str, errors: Errors, counts: Counts, *, numbe
 
 
 def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool) -> Records:
-    """The lines of a table below its header."""
+    """Yield the lines of a table below its header."""
     options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     if kind == "csv":
         start = read_start(path).partition(b"\n")[0]
@@ -99,7 +95,7 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
 
 
 def _parquet(path: Path) -> Records:
-    """The rows of a Parquet file, a few thousand at a time."""
+    """Yield the rows of a Parquet file, read in batches."""
     try:
         from pyarrow import ArrowException  # type: ignore[import-untyped, unused-ignore]
         from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped, unused-ignore]
@@ -117,7 +113,7 @@ def _parquet(path: Path) -> Records:
 
 
 def _parsed(text: str, path: Path, line: int = 1) -> Any:
-    """The JSON value in a text that begins with a line of a file."""
+    """Parse JSON in a text that begins with line `line` of a file."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -129,7 +125,7 @@ def _parsed(text: str, path: Path, line: int = 1) -> Any:
 
 
 def _lines(path: Path, errors: Errors, counts: Counts) -> Records:
-    """An object a line."""
+    """Yield the object on each line."""
     for number, line in enumerate(read_lines(path, errors, counts), 1):
         if line.startswith("["):
             raise DataError(
@@ -143,7 +139,7 @@ def _lines(path: Path, errors: Errors, counts: Counts) -> Records:
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file named .json is not JSON lines: its first line is no row."""
+    """Return whether a .json file is a document instead of JSON lines: its first line is not a row."""
     if not path.name.removesuffix(".gz").removesuffix(".xz").endswith(".json"):
         return False
     start = read_start(path).lstrip()
@@ -155,7 +151,7 @@ def _is_document(path: Path) -> bool:
 
 
 def _document(path: Path, errors: Errors, counts: Counts) -> Records:
-    """The objects of one array; of an object without one, itself."""
+    """Yield the objects of the only array, or an object without arrays."""
     value = _parsed(read_whole(path, errors, counts), path)
     if isinstance(value, dict):
         arrays = _arrays(value)
@@ -174,13 +170,13 @@ def _document(path: Path, errors: Errors, counts: Counts) -> Records:
 
 
 def _arrays(values: dict[str, Any]) -> list[str]:
-    """The fields that hold arrays of objects."""
+    """Return the names of the fields that hold arrays of objects."""
     lists = {key: value for key, value in values.items() if isinstance(value, list)}
     return [key for key, value in lists.items() if value and isinstance(value[0], dict)]
 
 
 def kind_of(value: object) -> str:
-    """JSON's name for a kind of value."""
+    """Return the JSON name of a value's type."""
     names = {bool: "true or false", str: "a string", list: "a list", dict: "an object"}
     return "null" if value is None else names.get(type(value), "a number")
 
@@ -196,14 +192,16 @@ def read_rows(
     usual: tuple[str, str] | None = None,
     labels: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Rows of a file of records; `source` None leaves the source empty.
+    """Yield the rows of a file of records; with `source` None, sources are empty.
 
-    Without the target field the first reference is the target; a target that is a list holds references.  With
-    `usual`, the names of fields where a recipe is silent, `source` and `target` may be languages: where the first row
-    has no field of that name, the usual one is read.  With `labels` a target may be the number of one.
+    Without the target field the first reference is the target; a list in the target field holds references. `usual`
+    gives default field names for a recipe: `source` and `target` may then be languages, and the default is read if the
+    first row has no such field. With `labels`, a target may be the index of a label.
 
-    Raises MissingInputError: the file is not there; DataError: the file is malformed (file:line:column), or a field is
-    missing or is not a string (file:line, of a document: row, and the nearest field).
+    Raises:
+        MissingInputError: The file does not exist.
+        DataError: The file is malformed (file:line:column), or a field is missing or not a string (file:line, or the
+            row of a document, and the nearest field).
     """
     counts = Counts() if counts is None else counts
     records = read_records(path, kind, errors, counts, numbered=target.isdecimal())
@@ -224,10 +222,7 @@ def read_rows(
 
 
 def labelled(rows: Iterable[Row], labels: Sequence[str], form: NormalForm, path: Path) -> Iterator[Row]:
-    """The rows of a file, whose targets are labels.
-
-    Raises DataError where one is another text.
-    """
+    """Yield the rows of a file whose targets are labels. Raises DataError if a target is not a label."""
     known = {clean(normal_form(label, form)): label for label in labels}
     for number, row in enumerate(rows, 1):
         label = known.get(clean(normal_form(row.target, form)))
@@ -238,7 +233,7 @@ def labelled(rows: Iterable[Row], labels: Sequence[str], form: NormalForm, path:
 
 
 def texts_of(values: Mapping[str, Any], kinds: tuple[type, ...] = (str,)) -> list[str]:
-    """Names of the fields with a text, or a value of other `kinds`, paths included."""
+    """Return the names of the fields with a text, or a value of other `kinds`; nested fields as paths."""
     found = []
     for key, value in values.items():
         if type(value) in kinds:
@@ -250,7 +245,7 @@ def texts_of(values: Mapping[str, Any], kinds: tuple[type, ...] = (str,)) -> lis
 
 @dataclass
 class _Fields:
-    """The fields of one record, each checked when it is read."""
+    """Fields of one record, checked when read."""
 
     place: str
     values: dict[str, Any]
@@ -260,7 +255,7 @@ class _Fields:
     counts: Counts
 
     def get(self, key: str) -> Any:
-        """What a field of this name, or at this path, holds; else MISSING."""
+        """Return the value of a field, given by name or path, or MISSING."""
         if key in self.values:
             return self.values[key]
         value: Any = self.values
@@ -273,10 +268,7 @@ class _Fields:
     def names(
         self, source: str | None, target: str, usual: tuple[str, str], kinds: tuple[type, ...]
     ) -> tuple[str | None, str]:
-        """The fields of source and target: those that a recipe names, else the usual ones.
-
-        Raises DataError where there are none, and names the keys to set.
-        """
+        """Return the fields of source and target: in the recipe, or the defaults. Raises DataError without either."""
         words = {"target": target} if source is None else {"source": source, "target": target}
         usually = dict(zip(("source", "target"), usual, strict=True))
         found = {side: self._find(word, usually[side]) for side, word in words.items()}
@@ -285,7 +277,7 @@ class _Fields:
             return found.get("source"), found["target"] or target
         texts = texts_of(self.values, kinds)
         free = [name for name in texts if name not in found.values()]
-        # an identifier is hardly what is meant
+        # prefer fields with letters: an identifier is an unlikely source or target
         free = [key for key in free if re.search("[^\\W\\d_]", str(self.get(key)))] or free
         near = {side: nearest(words[side], free) or nearest(usually[side], free) for side in lacking}
         rest = iter([name for name in free if name not in near.values()])
@@ -305,13 +297,12 @@ class _Fields:
         return usual if any(name in self.values for name in instead) else None
 
     def source(self, key: str) -> str:
-        """The input text: the field, or a dialogue joined from `persona` and `turns`."""
+        """Return the input text: the field, or a dialogue joined from `persona` and `turns`."""
         if self.get(key) is MISSING and {"persona", "turns"} & self.values.keys():
             return join_dialogue(self.texts("persona"), self.texts("turns"))
         return self.text(key)
 
     def text(self, key: str) -> str:
-        """The text of a field."""
         value = self.get(key)
         if value is MISSING:
             near = nearest(key, self.values)
@@ -321,7 +312,7 @@ class _Fields:
         return self._clean(key, value)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """The strings of one field that holds a list; none where there is no such field."""
+        """Return the strings of a field that holds a list; an empty tuple if there is no such field."""
         value = self.get(key)
         if value is MISSING or (self.flat and value == ""):
             return ()
@@ -332,13 +323,13 @@ class _Fields:
         return tuple(self._clean(f"{key}[{i}]", item) for i, item in enumerate(value))
 
     def number(self, value: Any) -> int | None:
-        """A whole number, which a table has in digits; None where it is something else."""
+        """Return an integer, in a table given by digits; None for any other value."""
         if self.flat and isinstance(value, str) and value.isdecimal():
             return int(value)
         return value if type(value) is int else None
 
     def gold(self, count: int) -> int | None:
-        """The index of the passage that answers, below `count`; None where there is none."""
+        """Return the index of the passage with the answer, below `count`; None if there is none."""
         value = self.get("gold")
         if value is None or value is MISSING or (self.flat and value == ""):
             return None
@@ -347,13 +338,13 @@ class _Fields:
         return self.within("gold", index, count)
 
     def within(self, key: str, index: int, count: int) -> int:
-        """The index, if it is one of so many."""
+        """Return an index if it is in [0, count)."""
         if not 0 <= index < count:
             raise DataError(f"{self.place}: field {key!r} must be from 0 to {count - 1}, got {index}")
         return index
 
     def _clean(self, key: str, value: object) -> str:
-        """One line of text without halves of characters."""
+        """Return a string on one line without lone surrogates, and count the repairs."""
         if not isinstance(value, str):
             raise DataError(f"{self.place}: field {key!r} must be a string, not {kind_of(value)}")
         if "\n" in value or "\r" in value:

@@ -1,11 +1,11 @@
-"""One row of a corpus, and the counts of what happened to rows on their way in."""
+"""Rows of a corpus, and counts of rows and of repairs."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One example; `source` is empty in language modelling, no `references` means (target,)."""
+    """Example; `source` is empty in language modelling, empty `references` mean (target,)."""
 
     source: str
     target: str
@@ -13,15 +13,15 @@ class Row(NamedTuple):
     contexts: tuple[str, ...] = ()
     """Passages given with a question."""
     gold: int | None = None
-    """Index of the passage that has the answer; None where no single one is known to."""
+    """Index of the passage with the answer; None if unknown."""
 
 
 @dataclass
 class Counts:
-    """What was read, dropped and repaired; readers and the encoder add to the same object.
+    """Numbers of rows and repairs; readers and the encoder add to the same object.
 
-    Readers count rows and repairs of text.  The encoder counts kept, empty, too_long and truncated rows and unknown
-    tokens: a reader never drops a row, so that aligned files stay aligned.  `COUNTED` says what the other numbers are.
+    Readers count rows and repairs of text. The encoder counts kept, empty, too_long and truncated rows and unknown
+    tokens: a reader never drops a row, so that aligned files stay aligned. `COUNTED` describes the other numbers.
     """
 
     rows: int = 0
@@ -37,12 +37,12 @@ class Counts:
     normalized: int = 0
 
     def add(self, other: "Counts") -> None:
-        """Add the numbers of another count to these."""
+        """Add the numbers of other counts."""
         for name, number in vars(other).items():
             setattr(self, name, getattr(self, name) + number)
 
     def lines(self) -> list[str]:
-        """The counts for people, one kind a line; only what happened is listed."""
+        """Return the counts that are not zero as lines for the user."""
         encoded = self.kept or self.empty or self.too_long
         rows = f"{self.rows:,} row{'' if self.rows == 1 else 's'} read"
         lines = [rows + (f", {self.kept:,} kept" if encoded else "")]
@@ -61,4 +61,4 @@ COUNTED = {
     "breaks": "line break{s} inside fields turned into spaces",
     "normalized": "row{s} changed to the normal form of data.normalize",
 }
-"""What each number counts, for people; `{s}` is the plural."""
+"""Description of each number for the user; `{s}` is the plural ending."""

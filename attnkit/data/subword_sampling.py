@@ -1,8 +1,8 @@
 """Random segmentations of words into the pieces of a vocabulary: unigram sampling, BPE dropout.
 
-sentencepiece can sample too, but its generator is salted anew in every process, so that a resumed
-training would see other data.  Here a segmentation is a pure function of (texts, pieces, alpha,
-seed).  Pieces never cross a space, so that words are segmented one by one.
+sentencepiece can sample too, but seeds its generator anew in every process, so that a resumed training would see other
+data. Here a segmentation is a pure function of (texts, pieces, alpha, seed). Pieces never cross a space, so that words
+are segmented one by one.
 """
 
 import math
@@ -15,34 +15,34 @@ from random import Random
 
 from attnkit.data.text_form import MARK
 
-# Draws of one word in one call; further occurrences take them in turn, so that the most frequent
-# words cost no more, and each occurrence still has the exact distribution.
+# Maximum number of draws per word and call. Further occurrences reuse them in turn: this bounds the cost of frequent
+# words, and each occurrence still has the exact distribution.
 _DRAWS = 1000
 
-# What sentencepiece adds to the lowest score for a character without a piece.
+# sentencepiece's score of a character without a piece, relative to the lowest score.
 _UNKNOWN_PENALTY = -10.0
 
 Pieces = Mapping[str, tuple[int, float]]
-"""Each piece with its id and its score: a log-probability (unigram) or minus its rank (BPE)."""
+"""Id and score of each piece: a log-probability (unigram) or minus its rank (BPE)."""
 
 
 class Segmenter:
-    """Draws segmentations of a stretch of text without special tokens."""
+    """Sampler of segmentations of text without special tokens."""
 
     def __init__(self, pieces: Pieces, unknown: int, alpha: float) -> None:
         """`pieces` has no special tokens; `unknown` is the id of a character without a piece."""
         self.pieces, self.unknown, self.alpha = pieces, unknown, alpha
 
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
-        """Ids of `number` independent segmentations."""
+        """Return the ids of `number` independent segmentations."""
         raise NotImplementedError
 
 
 class UnigramSampler(Segmenter):
-    """A segmentation with probability proportional to the product of its pieces' p ** alpha.
+    """Segmentation with probability proportional to the product of its pieces' p ** alpha.
 
-    Forward sums over the lattice of pieces, then a draw from the end to the start, as in Kudo
-    2018 (arXiv 1804.10959, section 3.2, with l unlimited).
+    Forward sums over the lattice of pieces, then a draw from the end to the start, as in Kudo 2018 (arXiv 1804.10959,
+    section 3.2, with l unlimited).
     """
 
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
@@ -68,7 +68,7 @@ class UnigramSampler(Segmenter):
         return self.unknown, lowest + _UNKNOWN_PENALTY
 
     def _arcs(self, text: str) -> list[list[tuple[float, int, int]]]:
-        """For each end, the pieces that end there: (probability up to and with it, start, id)."""
+        """Return, for each end, the pieces that end there: (cumulative probability, start, id)."""
         forward = [0.0]
         arcs: list[list[tuple[float, int, int]]] = [[]]
         for end in range(1, len(text) + 1):
@@ -85,13 +85,13 @@ class UnigramSampler(Segmenter):
             for log, start, id_ in here:
                 running += math.exp(log - top) / total
                 arcs[end].append((running, start, id_))
-            # Rounding may leave the last sum below the point that is drawn.
+            # Rounding may leave the last sum below a draw in [0, 1).
             arcs[end][-1] = (math.inf, *here[-1][1:])
         return arcs
 
 
 class BpeDropout(Segmenter):
-    """BPE in which each possible merge of each step is left out with probability alpha.
+    """BPE that skips each possible merge of each step with probability alpha.
 
     Provilkov, Emelianenko and Voita 2020 (arXiv 1910.13267, algorithm 1); alpha 0 is plain BPE.
     """
@@ -114,13 +114,9 @@ class BpeDropout(Segmenter):
 
 
 def sample(texts: Sequence[str], segmenter: Segmenter, special: Mapping[str, int], seed: int) -> list[list[int]]:
-    """Ids of one random segmentation of each text.
+    """Return the ids of one random segmentation of each text, whose words are separated by single spaces.
 
-    Args:
-        texts: words with single spaces between them.
-        segmenter: draws for what is not special.
-        special: text that is always one token, and its id.
-        seed: any integer.
+    `special` maps texts that are always one token to their ids.
     """
     random = Random(seed)
     words = Counter(word for text in texts for word in text.split(" ") if word)
@@ -131,8 +127,8 @@ def sample(texts: Sequence[str], segmenter: Segmenter, special: Mapping[str, int
 
 
 def _word(word: str, segmenter: Segmenter, special: Mapping[str, int], number: int, random: Random) -> list[list[int]]:
-    """`number` segmentations of one word; runs of unknown characters count as one token."""
-    # Longest first, as sentencepiece matches.
+    """Return `number` segmentations of a word; a run of unknown characters is one token."""
+    # Longest match first, as in sentencepiece.
     names = sorted(map(re.escape, special), key=len, reverse=True)
     parts = re.split(f"({'|'.join(names) or '(?!)'})", MARK + word)
     draws: list[list[int]] = [[] for _ in range(number)]

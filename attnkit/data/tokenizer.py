@@ -1,8 +1,8 @@
 """Subword vocabularies by sentencepiece: train, encode, decode, sample.
 
-Text is read in the normal form of the recipe (`data.normalize`) and as `text_form` says, and is
-otherwise text: no spelling in it is a control token.  The control tokens are spelled with two
-marks of a space in front, which no text has.  A character without a piece decodes to U+2047.
+Text is read in the normal form of the recipe (`data.normalize`) and in the form of `text_form`; no text is read as a
+control token. Control tokens start with two space marks, which no text has. A character without a piece decodes to
+U+2047.
 """
 
 import hashlib
@@ -30,40 +30,38 @@ from attnkit.text import RESERVED, quoted
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 LABELS_START = b'{"labels":'
-"""With which a file of labels begins, and no sentencepiece model does."""
+"""Beginning of a file of labels, which no sentencepiece model has."""
 SOURCE_FILE = "tokenizer.model"
 TARGET_FILE = "tokenizer.target.model"
 TRAINED = 2
-"""Raised when the same text and settings would give another model."""
+"""Version of the training; increased when the same text and settings would give another model."""
 
-# Training reads at most this much text, about 0.3 million lines of WMT.  A unigram model takes some
-# 30 bytes of memory a character while it is trained.
+# Maximum text for training, about 0.3 million lines of WMT. A unigram model takes about 30 bytes of memory per
+# character during training.
 TRAINING_CHARACTERS = 40_000_000
 
 UNKNOWN_WORD = RESERVED[UNK]
-"""Stands for rare words in some published corpora, as a word of its own."""
+"""Word for rare words in some published corpora."""
 
-# Words are counted without their neighbours, so that cutting long lines at spaces changes
-# nothing, whereas sentencepiece takes minutes for a line of some 100 kB and fails on such a word.
+# sentencepiece takes minutes for a line of about 100 kB and fails on such a word. It counts words without context, so
+# cutting long lines at spaces changes nothing.
 _SEGMENT = 1000
 
 _NEEDED = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
 
 def control(name: str) -> str:
-    """The spelling of a control token in a model: no text has two marks of a space in a row."""
+    """Return the spelling of a control token in a model: no text has two space marks in a row."""
     return MARK * 2 + name
 
 
 class Vocabulary(Pieces):
-    """The pieces of one sentencepiece model; ids 0 to 3 are PAD, UNK, BOS and EOS."""
+    """Pieces of one sentencepiece model; ids 0 to 3 are PAD, UNK, BOS and EOS."""
 
     def __init__(self, model: bytes, name: str = "tokenizer", form: NormalForm = "none") -> None:
-        """Read a serialised sentencepiece model; `name` stands in error messages.
+        """Load a serialised sentencepiece model; `name` is used in error messages, `form` is the normal form of text.
 
-        `form` is the normal form in which text is read and written.
-
-        Raises DataError: it is no sentencepiece model, or its special ids differ.
+        Raises DataError if it is not a sentencepiece model, or has other special ids.
         """
         try:
             super().__init__(model, form)
@@ -78,28 +76,28 @@ class Vocabulary(Pieces):
             )
 
     def __contains__(self, piece: str) -> bool:
-        """Whether this very string is one piece, or the name of a control token."""
+        """Return whether a string is one piece, or the name of a control token."""
         return self._id(piece) is not None
 
     def id_of(self, piece: str) -> int:
-        """The id of a piece or of a control token; a DataError where there is none."""
+        """Return the id of a piece or of a control token. Raises DataError if there is none."""
         if (id_ := self._id(piece)) is None:
             raise DataError(f"the tokenizer has no piece {piece!r}: train it with this recipe")
         return id_
 
     def _id(self, piece: str) -> int | None:
-        plain = to_model(piece)  # as earlier versions, and others, spell control tokens
+        plain = to_model(piece)  # spelling of control tokens in earlier versions and other models
         for spelled in (control(piece), plain, *([MARK + plain] if self._is_words else [])):
             if (id_ := int(self._processor.piece_to_id(spelled))) != UNK:
                 return id_
         return None
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id, with U+2581 at the start of a word; control tokens by name."""
+        """Return the piece of each id, with U+2581 at the start of a word; control tokens by name."""
         return [from_model(piece.removeprefix(control(""))) for piece in self.spelled(ids)]
 
     def unknown(self, texts: Iterable[str]) -> Counter[str]:
-        """What has no piece in some texts, and how often: characters, of a model of words words."""
+        """Count the characters without a piece in texts; with a model of words, the words without a piece."""
         units = Counter[str]()
         for text in texts:
             rest = self.special.sub(" ", f" {to_model(self.text(text))}")
@@ -108,17 +106,13 @@ class Vocabulary(Pieces):
         return Counter({from_model(unit): n for unit, n in found.items()})
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Ids of one random segmentation of each text, without BOS and EOS.
+        """Return the ids of one random segmentation of each text, without BOS and EOS.
 
-        A pure function of (texts, alpha, seed), the same in every process.
+        A pure function of (texts, alpha, seed), the same in every process. A unigram model draws a segmentation with
+        probability ~ p ** alpha (towards 0 more varied; 1 follows the model); a BPE model skips each merge with
+        probability alpha (towards 1 more varied).
 
-        Args:
-            texts: any strings.
-            alpha: a unigram model draws a segmentation with probability ~ p ** alpha (towards 0 more varied; 1 follows
-                the model); a BPE model leaves out each merge with this probability (towards 1 more varied).
-            seed: any integer.
-
-        Raises RecipeError: the model has one segmentation only (words, characters), or its pieces reach across spaces.
+        Raises RecipeError if the model has only one segmentation (words, characters), or its pieces cross spaces.
         """
         segmenter = self._sampler()(self._learned, UNK, alpha)
         read = [to_model(self.text(text)) for text in texts]
@@ -127,19 +121,19 @@ class Vocabulary(Pieces):
 
     @cached_property
     def _is_words(self) -> bool:
-        """Whether the pieces are whole words: then their characters are none."""
+        """Whether the pieces are whole words: then the space mark alone is not a piece."""
         return bool(self._processor.piece_to_id(MARK) == UNK)
 
     @cached_property
     def _learned(self) -> dict[str, tuple[int, float]]:
-        """Pieces made from text, with their ids and scores."""
+        """Pieces learned from text, with their ids and scores."""
         special = {*self.symbols.values(), *self.reserved}
         ids = [id_ for id_ in range(len(RESERVED), len(self)) if id_ not in special]
         scores = map(self._processor.get_score, ids)
         return dict(zip(self.spelled(ids), zip(ids, scores, strict=True), strict=True))
 
     def _sampler(self) -> type[UnigramSampler | BpeDropout]:
-        """What draws for a model of this kind; only a unigram one lists the best."""
+        """Return the sampler for this kind of model; only unigram models have n-best lists."""
         kind: type[UnigramSampler | BpeDropout] = UnigramSampler
         try:
             self._processor.nbest_encode("a", out_type=int, nbest_size=2)
@@ -155,7 +149,7 @@ class Vocabulary(Pieces):
 
 
 class LabelVocabulary(Vocabulary):
-    """Labels as a vocabulary: ids 0 to 3 as in every other, then an id for each label."""
+    """Labels as a vocabulary: ids 0 to 3 as in every vocabulary, then one id per label."""
 
     form: NormalForm = "none"
 
@@ -170,16 +164,16 @@ class LabelVocabulary(Vocabulary):
         return piece in self.labels
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The id of each label; nothing for another text."""
+        """Return the id of each label; an empty list for any other text."""
         known = {label: id_ for id_, label in enumerate(self.labels, len(RESERVED))}
         return [[known[text]] if text in known else [] for text in texts]
 
     def unknown(self, texts: Iterable[str]) -> Counter[str]:
-        """Nothing: other texts than labels are no input."""
+        """Return an empty counter: texts other than labels are not input."""
         return Counter()
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """As `encode`: a label has one form."""
+        """Return the same as `encode`: a label has one segmentation."""
         return self.encode(texts)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -190,24 +184,24 @@ class LabelVocabulary(Vocabulary):
 
 
 class Tokenizer(NamedTuple):
-    """The vocabularies of both sides; the same object twice when they are shared."""
+    """Vocabularies of both sides; the same object twice if shared."""
 
     source: Vocabulary
     target: Vocabulary
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Of both vocabularies."""
+        """Number of pieces in each vocabulary."""
         return len(self.source), len(self.target)
 
     @property
     def shared(self) -> bool:
-        """Whether both sides have one vocabulary."""
+        """Whether both sides have the same vocabulary."""
         return self.source is self.target
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hexadecimal of what decides every id."""
+        """SHA-256 in hexadecimal of the models, which determine all ids."""
         total = hashlib.sha256()
         for vocabulary in (self.source,) if self.shared else (self.source, self.target):
             total.update(hashlib.sha256(vocabulary.model).digest())
@@ -222,16 +216,16 @@ class Tokenizer(NamedTuple):
         controls: Sequence[str] = (),
         form: NormalForm = "none",
     ) -> "Tokenizer":
-        """Train on all given rows, or read the existing model that the recipe names.
+        """Train on all rows, or load the existing model in the recipe.
 
-        The result is a pure function of the arguments and the version of sentencepiece.  With few
-        distinct words it has fewer pieces than requested.  Without any source text (language
-        modelling) the target's vocabulary serves both sides.
+        The result is a pure function of the arguments and the version of sentencepiece. With few distinct words it has
+        fewer pieces than requested. Without any source text (language modelling) the target's vocabulary serves both
+        sides. `controls` are names of control tokens beside PAD, UNK, BOS and EOS.
 
-        `controls` are names of control tokens beside PAD, UNK, BOS and EOS.
-
-        Raises RecipeError: the size is below the alphabet, or a special token is not usable; DataError: the rows hold
-        no text, or the existing model does not fit; MissingInputError: the existing model is not there.
+        Raises:
+            RecipeError: The size is below the alphabet, or a special token is not usable.
+            DataError: The rows hold no text, or the existing model does not fit.
+            MissingInputError: The existing model does not exist.
         """
         if spec.model is not None:
             vocabulary = _read(Path(spec.model), form)
@@ -255,11 +249,11 @@ class Tokenizer(NamedTuple):
         )
 
     def with_labels(self, labels: Sequence[str]) -> "Tokenizer":
-        """The source's vocabulary, and labels as that of the target."""
+        """Return the source's vocabulary with labels as the target's vocabulary."""
         return Tokenizer(self.source, LabelVocabulary(labels))
 
     def in_form(self, form: NormalForm) -> "Tokenizer":
-        """The same vocabularies, which read and write text in another normal form."""
+        """Return the same vocabularies with another normal form of text."""
         source = Vocabulary(self.source.model, form=form)
         if self.shared:
             return Tokenizer(source, source)
@@ -268,21 +262,18 @@ class Tokenizer(NamedTuple):
         return Tokenizer(source, Vocabulary(self.target.model, form=form))
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.model, and tokenizer.target.model where the target has its own.
-
-        Raises OutputPathError, OutputError: a file cannot be written.
-        """
+        """Write tokenizer.model and, unless shared, tokenizer.target.model. Raises OutputPathError or OutputError."""
         atomic_write(folder / SOURCE_FILE, self.source.model)
         if not self.shared:
             atomic_write(folder / TARGET_FILE, self.target.model)
 
     @classmethod
     def load(cls, folder: Path, form: NormalForm = "none", shared: bool | None = None) -> "Tokenizer":
-        """Read what `save` wrote; `form` is the recipe's normal form (`data.normalize`).
+        """Load a saved tokenizer; `form` is the recipe's normal form (`data.normalize`).
 
-        `shared` says whether there is one vocabulary; None asks the folder.
+        `shared` says whether there is one vocabulary; None: whether the folder has one file.
 
-        Raises MissingInputError: there is no tokenizer.model; DataError: a file is damaged.
+        Raises MissingInputError if there is no tokenizer.model, DataError if a file is damaged.
         """
         source = _read(folder / SOURCE_FILE, form)
         if not (folder / TARGET_FILE).exists() if shared is None else shared:
@@ -291,7 +282,7 @@ class Tokenizer(NamedTuple):
 
 
 def unknown_note(found: Counter[str]) -> str:
-    """What to say of `Vocabulary.unknown`; "" where nothing was found."""
+    """Return a warning about the result of `Vocabulary.unknown`; an empty string if it is empty."""
     if not found:
         return ""
     most, times = found.most_common(1)[0]
@@ -303,13 +294,10 @@ def unknown_note(found: Counter[str]) -> str:
 
 
 def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tuple[list[Row], int]:
-    """Every k-th row, with the smallest power of two k for which the text fits the budget.
+    """Return every k-th row, and the number of all rows; k is the minimum power of two whose text fits the budget.
 
-    One pass, no random numbers, memory bounded by the budget: whenever the text of the sample
-    outgrows it, every second row of the sample goes.
-
-    Returns:
-        The rows, and the number of all rows.
+    One pass, no random numbers, memory bounded by the budget: whenever the text of the sample outgrows it, every
+    second row of the sample is removed.
     """
     sample: list[Row] = []
     size, stride, seen = 0, 1, 0
@@ -339,7 +327,7 @@ def _read(path: Path, form: NormalForm) -> Vocabulary:
 
 
 def _segments(text: str, form: NormalForm) -> list[str]:
-    """The text in parts of at most _SEGMENT characters, cut before spaces where possible."""
+    """Split text into parts of at most _SEGMENT characters, cut before spaces if possible."""
     rest = to_model(clean(normal_form(text, form)))
     rest, parts = rest and f" {rest}", []
     while len(rest) > _SEGMENT:
@@ -356,13 +344,12 @@ def _segments(text: str, form: NormalForm) -> list[str]:
 def _train(
     spec: schema.TokenizerConfig, lines: list[str], what: str, controls: Sequence[str], form: NormalForm
 ) -> Vocabulary:
-    """A vocabulary learned from lines."""
     if not lines:
         raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
     special = [to_model(normal_form(piece, form)) for piece in spec.special]
     if spec.type == "word":
-        # As symbols they would be taken out of other words, too.  As words, each is one of the
-        # `size` most frequent ones if it is more frequent than this bound on the last of them.
+        # User-defined symbols would also match inside other words. As a word, each is in the vocabulary if it is
+        # among the `size` most frequent words; `often` exceeds the maximum frequency of the last of these.
         often = 1 + sum(line.count(" ") for line in lines) // spec.size
         for word in special:
             lines = [*lines, *[f" {word.removeprefix(MARK)}"] * often]
@@ -385,14 +372,14 @@ def _train(
             bos_piece=control(RESERVED[BOS]),
             eos_piece=control(RESERVED[EOS]),
             normalization_rule_name="identity",
-            # `encode` gives each text the space before its first word: only so can a part of a
-            # text be encoded that begins inside a word.
+            # `encode` puts the space before the first word itself, so that parts of a text that begin inside a word
+            # can be encoded.
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
             hard_vocab_limit=False,
-            # With more threads the sums of expected counts, and so the pieces, can differ.
+            # With more threads the sums of expected counts, and thus the pieces, can differ.
             num_threads=1,
-            # In bytes; _segments already bounds the lines.
+            # In bytes; `_segments` already limits the lines.
             max_sentence_length=1 << 20,
             minloglevel=2,
         )

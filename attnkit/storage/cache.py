@@ -1,4 +1,4 @@
-"""Folders of a cache: built once by one process, complete or absent, rebuilt when damaged."""
+"""Cache folders: built once by one process, complete or absent, rebuilt if damaged."""
 
 import os
 from collections.abc import Callable
@@ -25,11 +25,10 @@ Value = TypeVar("Value")
 
 
 def cache_dir() -> Path:
-    """The folder for downloads and encoded corpora, which may not exist yet.
+    """Return the folder for downloads and encoded corpora, which may not exist yet.
 
-    $ATTNKIT_CACHE, else $XDG_CACHE_HOME/attnkit, else ~/.cache/attnkit.
-
-    Raises OutputPathError: none of them is set and there is no home folder.
+    $ATTNKIT_CACHE, otherwise $XDG_CACHE_HOME/attnkit, otherwise ~/.cache/attnkit. Raises OutputPathError without a
+    home folder.
     """
     if chosen := os.environ.get("ATTNKIT_CACHE"):
         return Path(chosen)
@@ -42,23 +41,20 @@ def cache_dir() -> Path:
 
 
 def write_note(path: Path, value: Any) -> None:
-    """Keep a small JSON value with its SHA-256.
-
-    Raises OutputPathError, OutputError: the cache cannot be written.
-    """
+    """Save a small JSON value with its SHA-256. Raises OutputPathError or OutputError if it cannot be written."""
     make_folder(path.parent)
     remove_leftovers(path.parent)
     atomic_write(path, note_text(value))
 
 
 def note_text(value: Any) -> str:
-    """The content of a note."""
+    """Return the file content for `write_note`."""
     return json_text({"value": value, "sha256": sha256_json(value)})
 
 
 def read_note(path: Path, form: Any) -> Any:
-    """What `write_note` kept, of this type; None where there is nothing, or something else."""
-    from pydantic import TypeAdapter  # 50 ms, which `--help` need not take
+    """Return a value saved by `write_note` as type `form`; None if it is absent, damaged or of another type."""
+    from pydantic import TypeAdapter  # 50 ms, which `--help` avoids
 
     with suppress(AttnkitError, ValueError):
         found = read_json(path)
@@ -69,17 +65,19 @@ def read_note(path: Path, form: Any) -> Any:
 
 
 def read_or_build(path: Path, read: Callable[[Path], Value], build: Callable[[Path], None]) -> Value:
-    """Read a finished folder; where it is absent or damaged, build it first.
+    """Read a complete folder with `read`; if it is absent or damaged, build it first.
+
+    `build` writes into a temporary folder, which is then renamed, under a lock: of two processes one builds and the
+    other waits and reads.
 
     Args:
-        path: the folder, whose name is a key of all that its content depends on.
-        read: opens a finished folder and raises DataError where it is damaged.
-        build: fills a new, empty folder.
+        path: Folder named by a key of everything that its content depends on.
+        read: Opens a complete folder; raises DataError if it is damaged.
+        build: Fills a new, empty folder.
 
-    The folder gets its name by a rename after `build`, under a lock, so that of two processes
-    one builds and the other waits and reads.  Returns what `read` gave.
-
-    Raises OutputPathError: the cache folder cannot be created; OutputError: the disk is full or broken.
+    Raises:
+        OutputPathError: The cache folder cannot be created.
+        OutputError: The disk is full or broken.
     """
     if (value := _whole(path, read)) is not None:
         return value
@@ -90,31 +88,28 @@ def read_or_build(path: Path, read: Callable[[Path], Value], build: Callable[[Pa
             remove_leftovers(path.parent)
             fill_folder(path, build)
             value = read(path)
-        # Only after success: whoever waits finds the folder finished and builds nothing.
+        # Only after success: waiting processes then find the complete folder.
         with suppress(OSError):
             lock.unlink()
     return value
 
 
 def _whole(path: Path, read: Callable[[Path], Value]) -> Value | None:
-    """What is in a folder; None where there is none, or a damaged one."""
+    """Read a folder; None if it is absent or damaged."""
     with suppress(DataError, MissingInputError):
         return read(path) if path.exists() else None
     return None
 
 
 def fill_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """Fill a folder beside `path` and give it the name; nothing is left after a fault.
-
-    What has the name before is removed.
-    """
+    """Build a temporary folder beside `path` and rename it, replacing what exists; an error leaves nothing behind."""
     draft = temporary(path)
     remove_leftovers(path.parent, of=path.name)
     with writing(path):
         try:
-            DISK.mkdir(draft)  # inside, since a signal may come as soon as it is there
+            DISK.mkdir(draft)  # inside `try`: a signal may arrive right after it
             build(draft)
-            for part in (*draft.rglob("*"), draft):  # other libraries write files unsynced
+            for part in (*draft.rglob("*"), draft):  # other libraries do not sync their files
                 DISK.fsync_path(part)
             if path.exists():
                 remove(path)

@@ -1,6 +1,6 @@
-"""Downloads by requests: https only, tried again, verified, then renamed into place.
+"""Downloads with requests: https only, retried, verified, then renamed into place.
 
-Not by pooch, which bounds neither sizes nor redirects, and leaves connections open after a fault.
+pooch is not used: it limits neither sizes nor redirects, and leaves connections open after an error.
 """
 
 import hashlib
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     import requests
 
 ByteProgress = Callable[[int, int | None], None]
-"""Called with the bytes so far and, where it is known, their total."""
+"""Callback for the number of bytes received and, if known, their total."""
 
 BLOCK = 1 << 18
 LIMIT = 16 << 30
-"""Largest download in bytes."""
+"""Maximum size of a download in bytes."""
 EXTRACTED_LIMIT = 4 * LIMIT
-"""Largest content of an archive in bytes."""
+"""Maximum size of an archive's content in bytes."""
 TRIES = 3
 WAIT = 1.0
-"""Seconds before the second try; twice as many before the third."""
+"""Seconds before the second attempt; doubled before the third."""
 TIMEOUT = 30.0
-"""Longest silence of the server in seconds."""
+"""Maximum silence of the server in seconds."""
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP answers after which trying again may help."""
+"""HTTP status codes after which a download is retried."""
 ADDRESSES = ("https://",)
-"""How the addresses begin that are asked, redirections included."""
+"""Allowed beginnings of addresses, redirects included."""
 
 
 def is_offline(offline: bool = False) -> bool:
-    """True with the flag, or when ATTNKIT_OFFLINE is set to anything but 0, false or no."""
+    """Return whether downloads are off: by the flag, or ATTNKIT_OFFLINE other than empty, 0, false or no."""
     return offline or os.environ.get("ATTNKIT_OFFLINE", "").lower() not in ("", "0", "false", "no")
 
 
@@ -56,12 +56,14 @@ def fetch(
 ) -> None:
     """Download a file.
 
-    The bytes go to a temporary file beside `path`, which is renamed only once they are complete
-    and verified; nothing is left behind otherwise.  Transient faults are tried again.
+    The content goes to a temporary file beside `path`, which is renamed once complete and verified; otherwise nothing
+    is left behind. Transient errors are retried.
 
-    Raises UnavailableError: offline, no connection, an answer other than 200, or a broken transfer;
-    the message says where to put the file by hand; DataError: the address is not https, or the file
-    is not the expected one; OutputPathError, OutputError: `path` cannot be written.
+    Raises:
+        UnavailableError: Offline, no connection, a status other than 200, or a broken transfer; the message says where
+            to put the file by hand.
+        DataError: The address is not https, or the file is too large or not the expected one.
+        OutputPathError, OutputError: `path` cannot be written.
     """
     if is_offline(offline):
         raise _unavailable(url, path, "downloads are off (--offline or ATTNKIT_OFFLINE)")
@@ -79,18 +81,18 @@ def fetch(
 
 
 class _BrokenTransfer(Exception):
-    """A transfer that failed and may succeed when it is tried again."""
+    """Failed transfer that may succeed when retried."""
 
 
 def _body(
     url: str, path: Path, sha256: str | None, size: int | None, progress: ByteProgress | None
 ) -> Iterator[bytes]:
-    """What an address gives in blocks; after the last one its size and hash are checked."""
+    """Yield the content of an address in blocks; check its size and hash after the last block."""
     done, digest = 0, hashlib.sha256()
     with _response(url, path) as response:
         announced = response.headers.get("Content-Length", "")
         total = int(announced) if announced.isdecimal() else size
-        # as it was sent: a .gz that is served with `Content-Encoding: x-gzip` stays one
+        # not decoded: a .gz file served with `Content-Encoding: x-gzip` stays compressed
         for block in response.raw.stream(BLOCK, decode_content=False):
             done += len(block)
             if max(done, total or 0, size or 0) > LIMIT:
@@ -110,7 +112,7 @@ def _body(
 
 @contextmanager
 def _response(url: str, path: Path) -> Iterator["requests.Response"]:
-    """The server's response with status 200; `path` is for messages about it and its body."""
+    """Open the response with status 200; errors, also of reading its body, become errors about `path` or `url`."""
     import requests
     import urllib3
     from requests.adapters import HTTPAdapter
@@ -118,7 +120,7 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
     headers = {"User-Agent": f"attnkit/{__version__}", "Accept-Encoding": "identity"}
     try:
         with requests.Session() as session:
-            session.auth = lambda request: request  # no credentials of ~/.netrc
+            session.auth = lambda request: request  # no credentials from ~/.netrc
             session.adapters.clear()
             for address in ADDRESSES:
                 session.mount(address, HTTPAdapter())
@@ -132,7 +134,7 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
         if found.status_code in TRANSIENT:
             raise _BrokenTransfer(status) from error
         raise _unavailable(url, path, status) from error
-    except ValueError as error:  # of requests, about an address
+    except ValueError as error:  # requests: invalid address
         raise DataError(f"{url}: only https addresses are downloaded ({error})") from error
     except requests.exceptions.SSLError as error:
         raise _unavailable(url, path, f"its certificate is not valid ({error})") from error
@@ -150,7 +152,7 @@ def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
 
 @contextmanager
 def _undamaged(archive: Path) -> Iterator[None]:
-    """Turn errors of reading an archive into a DataError, those of the disk into an OutputError."""
+    """Turn errors in an archive's format into DataError, and errors of the disk as `input_error` does."""
     damage = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, IndexError)
     try:
         yield
@@ -163,11 +165,12 @@ def _undamaged(archive: Path) -> Iterator[None]:
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
     """Write the named members of a tar archive, compressed or not, to files.
 
-    Only regular files with exactly these names are taken: no other name, link or device of the
-    archive ever becomes a file.  After a fault none is left.
+    Only regular files with exactly these names are extracted: no other name, link or device of the archive ever
+    becomes a file. An error leaves no file behind.
 
-    Raises DataError: damaged, without one of the members, or too large; OutputPathError,
-    OutputError: a file cannot be written.
+    Raises:
+        DataError: The archive is damaged or too large, or lacks a member.
+        OutputPathError, OutputError: A file cannot be written.
     """
     written: list[str] = []
     try:
@@ -194,7 +197,6 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 
 
 def _blocks(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
-    """A member in blocks."""
     with _undamaged(archive):
         while block := content.read(BLOCK):
             yield block

@@ -1,8 +1,8 @@
-"""Files that are whole or absent: a crash, a kill or a full disk never leaves half of one.
+"""Files that are complete or absent: a crash, a kill or a full disk never leaves a partial file.
 
-A file is written beside its final name, forced to the disk, renamed, and the rename is forced to the disk.  No library
-does all four (atomicwrites is no longer kept).  Every operation that changes the disk goes through a `Filesystem`, so
-that a test can make the k-th one fail.  Errors of the operating system become errors of `attnkit.errors` here.
+A file is written beside its final name, synced, renamed, and the rename is synced. No library does all four
+(atomicwrites is no longer maintained). Every operation that changes the disk goes through a `Filesystem`, so that a
+test can make the k-th one fail. Errors of the operating system become errors of `attnkit.errors`.
 """
 
 import atexit
@@ -32,10 +32,10 @@ _PATH_ERRORS = frozenset(
         *("NAMETOOLONG", "LOOP", "INVAL", "XDEV", "BUSY"),
     )
 )
-"""Errors that another place avoids; all others are faults of the disk."""
+"""Errors that another path avoids; all others are faults of the disk."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 JSON_LIMIT = 4 << 20
-"""Bytes of a JSON file that are read, at most."""
+"""Maximum size of a JSON file in bytes."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe (data is read more than once)",
@@ -44,24 +44,24 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half a character, which no file or terminal takes, as JSON may spell it."""
+"""Lone surrogate as an escape in JSON; no file or terminal accepts the character."""
 GZIP = b"\x1f\x8b"
-"""The first bytes of a gzip file."""
+"""First bytes of a gzip file."""
 
 
 class Filesystem:
-    """The operations that change the disk, one method each; all of them raise OSError."""
+    """Operations that change the disk, one method each; all raise OSError."""
 
     def mkdir(self, path: Path) -> None:
         path.mkdir()
 
     def open(self, path: Path) -> BinaryIO:
-        """Open a file for writing, empty; a symbolic link under this name is refused."""
+        """Open an empty file for writing; refuse a symbolic link."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.fdopen(os.open(path, flags, 0o666), "wb", buffering=1 << 20)
 
     def append(self, path: Path) -> BinaryIO:
-        """Open a file for writing at its end, without a buffer."""
+        """Open a file for unbuffered writing at its end."""
         return cast(BinaryIO, open(path, "ab", buffering=0))
 
     def write(self, file: BinaryIO, data: bytes | memoryview) -> None:
@@ -73,12 +73,12 @@ class Filesystem:
         file.truncate(size)
 
     def fsync(self, file: BinaryIO) -> None:
-        """Force what was written to a file onto the disk."""
+        """Sync the content of a file to the disk."""
         file.flush()
         os.fsync(file.fileno())
 
     def fsync_path(self, path: Path) -> None:
-        """Force the names in a folder, or a file, onto the disk; a no-op where this cannot be."""
+        """Sync a file, or the names in a folder, to the disk; a no-op if this is not supported."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -89,7 +89,7 @@ class Filesystem:
             os.close(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file or folder its new name at once; a file of that name is replaced."""
+        """Rename a file or folder atomically; an existing file is replaced."""
         os.replace(old, new)
 
     def unlink(self, path: Path) -> None:
@@ -103,7 +103,7 @@ DISK = Filesystem()
 
 
 def input_error(error: OSError, path: Path) -> AttnkitError:
-    """What a failed read of `path` means to the user: MissingInputError or OutputError."""
+    """Convert an error of reading `path` to MissingInputError or OutputError."""
     reason = error.strerror or str(error)
     if error.errno == errno.EISDIR:
         return MissingInputError(f"{path}: is a folder; a regular file is needed")
@@ -137,30 +137,31 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def temporary(path: Path) -> Path:
-    """The name beside `path` under which this process prepares it."""
+    """Return the temporary name beside `path` for this process."""
     return path.with_name(f"{path.name}.tmp-{os.getpid()}")
 
 
 def owner(path: Path) -> int | None:
-    """The process that made a temporary name, or None for any other name."""
+    """Return the ID of the process that made a temporary name; None for any other name."""
     _, mark, process = path.name.rpartition(".tmp-")
     return int(process) if mark and process.isdecimal() and process.isascii() else None
 
 
 def atomic_write(path: Path, data: bytes | str | Iterable[bytes]) -> None:
-    """Write a file whole; after any fault the old content, or none, is still there.
+    """Write a complete file; after an error the old content, if any, is still there.
 
-    Text is encoded as UTF-8; an iterable of bytes is written piece by piece.
+    Text is encoded as UTF-8; an iterable of bytes is written block by block.
 
-    Raises OutputPathError: the file cannot be created, or the name is that of a pipe or device;
-    OutputError: the disk is full or broken.
+    Raises:
+        OutputPathError: The file cannot be created, or the name is that of a pipe or device.
+        OutputError: The disk is full or broken.
     """
     with replacing(path) as prepared:
         write_synced(prepared, data)
 
 
 def write_output(path: Path, data: bytes | str | Iterable[bytes]) -> None:
-    """`atomic_write` to a name that the user gave: a device or pipe (/dev/stdout) is written to."""
+    """Write a file that the user named, as `atomic_write`; write into an existing device or pipe (/dev/stdout)."""
     with writing(path):
         if not _is_special(path):
             remove_leftovers(path.parent, of=path.name)
@@ -172,7 +173,7 @@ def write_output(path: Path, data: bytes | str | Iterable[bytes]) -> None:
 
 
 def write_synced(path: Path, data: bytes | str | Iterable[bytes]) -> None:
-    """Write a file in place and force it to the disk; for files that nobody reads yet."""
+    """Write a file in place and sync it; for files that no process reads yet."""
     with DISK.open(path) as file:
         for piece in _pieces(data):
             DISK.write(file, piece)
@@ -185,7 +186,7 @@ def _pieces(data: bytes | str | Iterable[bytes]) -> Iterable[bytes]:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether something else than a file or a folder has this name."""
+    """Return whether the path exists and is neither a file nor a folder."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
@@ -195,12 +196,13 @@ def _kind(status: os.stat_result) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside `path`; what was written and synced there then replaces it.
+    """Yield a temporary name beside `path`; the file written and synced there then replaces `path`.
 
-    Nothing is left of it when something fails inside.
+    An error inside removes the temporary file.
 
-    Raises OutputPathError: the name is that of a pipe or device, which stays; OutputPathError,
-    OutputError: writing inside failed, or renaming did.
+    Raises:
+        OutputPathError: `path` is a pipe or device, which stays, or cannot be created.
+        OutputError: Writing or renaming failed.
     """
     prepared = temporary(path)
     with writing(path):
@@ -217,10 +219,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def make_folder(path: Path, *, parents: bool = True) -> None:
-    """Make a folder and, with `parents`, what is missing above it.
-
-    Raises OutputPathError: a parent is a file, is missing, or may not be written.
-    """
+    """Create a folder, with `parents` also its parents. Raises OutputPathError if one is a file or not writable."""
     with writing(path):
         for folder in (*reversed(path.parents), path) if parents else (path,):
             if folder.exists() and not folder.is_dir():
@@ -231,7 +230,7 @@ def make_folder(path: Path, *, parents: bool = True) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it; links are never followed."""
+    """Remove a file, a link or a folder with its content; links are never followed."""
     if path.is_symlink() or not path.is_dir():
         DISK.unlink(path)
     else:
@@ -239,9 +238,9 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, *, dead_only: bool = True, of: str = "") -> None:
-    """Remove what interrupted writes left in a folder: names that end in .tmp-<process>.
+    """Remove temporary files of interrupted writes, named *.tmp-<process>, from a folder.
 
-    With `dead_only`, those of other living processes of this machine stay; with `of`, those of all other files.
+    `dead_only` keeps those of other living processes of this machine; `of` selects those of one file.
     """
     with writing(folder):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -251,15 +250,12 @@ def remove_leftovers(folder: Path, *, dead_only: bool = True, of: str = "") -> N
 
 
 LONGEST_PARENT = 56
-"""Bytes of the path of a folder for sockets: their own paths have at most 104 bytes (macOS)."""
+"""Maximum length in bytes of the path of a folder for sockets, whose own paths have at most 104 bytes (macOS)."""
 
 
 @cache
 def process_folder() -> Path:
-    """A folder for temporary files of this process and sockets of its children, for its lifetime.
-
-    Those of processes that were killed are removed first.
-    """
+    """Make a folder for temporary files and sockets, removed at exit, after removing folders of killed processes."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > LONGEST_PARENT:
         parent = "/tmp"
@@ -272,27 +268,24 @@ def process_folder() -> Path:
 
 
 def remove_process_folder() -> None:
-    """Remove it, where this process made one; the console script ends without `atexit`."""
+    """Remove the folder of `process_folder` if this process made it; the console script exits without `atexit`."""
     if process_folder.cache_info().currsize and owner(process_folder()) == os.getpid():
         shutil.rmtree(process_folder(), ignore_errors=True)
 
 
 def _alive(process: int) -> bool:
-    """Whether another process has this number."""
+    """Return whether another process with this ID exists."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # of another user
+    except PermissionError:  # process of another user
         pass
     return process != os.getpid()
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Refuse to start what will not fit: `needed` bytes must be free where `folder` is or will be.
-
-    Raises OutputError: less is free.
-    """
+    """Raise OutputError unless `needed` bytes are free on the disk of `folder`, which may not exist yet."""
     absolute = folder.absolute()
     existing = next(path for path in (absolute, *absolute.parents) if path.exists())
     with writing(folder):
@@ -305,13 +298,13 @@ def check_space(folder: Path, needed: int) -> None:
 
 
 def check_file(path: Path) -> os.stat_result:
-    """The status of a regular file; a pipe or a device never blocks a read.
+    """Return the status of a regular file; a pipe or device, which could block a read, is refused.
 
-    Raises MissingInputError: there is no such file, it may not be read, or it is a folder, a pipe or a device.
+    Raises MissingInputError if the file does not exist, cannot be accessed or is not a regular file.
     """
     try:
         status = path.stat()
-    except (FileNotFoundError, ValueError) as error:  # ValueError: a NUL in the name
+    except (FileNotFoundError, ValueError) as error:  # ValueError: NUL in the name
         raise MissingInputError(f"{path}: no such file") from error
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
@@ -323,10 +316,7 @@ def check_file(path: Path) -> os.stat_result:
 
 
 def require_folder(path: Path, what: str, hint: str) -> None:
-    """Raise MissingInputError, with a hint, where there is nothing or something else than a folder.
-
-    `what` says what the folder would be, for messages; a folder with nearly that name is told.
-    """
+    """Raise MissingInputError, with a hint and the nearest name, unless `path` is a folder; `what` describes it."""
     if not os.path.isdir(path):
         if os.path.exists(path):
             raise MissingInputError(f"{path}: is a file; a folder is needed{hint}")
@@ -336,9 +326,9 @@ def require_folder(path: Path, what: str, hint: str) -> None:
 
 
 def nearest_folder(path: Path) -> Path | None:
-    """The folder that is called as `path` but for the first part that is not there, which is near.
+    """Return the existing folder whose path differs from `path` only in the first missing part, by a similar name.
 
-    None where no name is near, or it does not lead to a folder; one number is as good as another.
+    Returns None without a similar name; names that differ only in their numbers are not considered.
     """
     parents = [*reversed(path.parents)]
     for parent, child in zip(parents, [*parents[1:], path], strict=True):
@@ -355,31 +345,29 @@ def nearest_folder(path: Path) -> Path | None:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A regular file, opened for reading bytes; raises as `check_file`."""
+    """Open a regular file for reading bytes; raises as `check_file`."""
     check_file(path)
     with reading(path):
         return path.open("rb")
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's content in hexadecimal, read as a stream.
-
-    Raises MissingInputError: there is no such regular file; OutputError: the disk fails.
-    """
+    """Return the SHA-256 of a file in hexadecimal. Raises as `open_file`, and OutputError if the disk fails."""
     with open_file(path) as file, reading(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_json(value: Any) -> str:
-    """SHA-256 in hexadecimal of a JSON value, whatever the order of its keys."""
+    """Return the SHA-256 of a JSON value in hexadecimal, independent of the order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT, file: BinaryIO | None = None) -> dict[str, Any]:
-    """Read a file, or an open one that is called so, which holds one JSON object.
+    """Read a file that holds one JSON object; `file` is the file if it is already open.
 
-    Raises MissingInputError: there is no such file; DataError: it is longer than `limit` bytes, or
-    not a JSON object in UTF-8.
+    Raises:
+        MissingInputError: The file does not exist.
+        DataError: The file is longer than `limit` bytes, or not a JSON object in UTF-8.
     """
     with file or open_file(path) as opened, reading(path):
         data = opened.read(limit + 1)
@@ -393,7 +381,7 @@ def _refuse(word: str) -> None:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > 19:  # no file of attnkit has larger ones, and no arithmetic takes them
+    if len(digits) > 19:  # attnkit writes no larger ones, and int64 does not hold them
         raise ValueError(f"{digits:.30}... is too large a number")
     return int(digits)
 
@@ -402,10 +390,7 @@ _JSON = json.JSONDecoder(parse_constant=_refuse, parse_int=_whole)
 
 
 def parse_object(data: bytes, where: str) -> dict[str, Any]:
-    """Parse one JSON object; NaN and infinities, which JSON does not have, are refused.
-
-    Raises DataError: it is something else; the message begins with `where`.
-    """
+    """Parse one JSON object without NaN and infinities. Raises DataError, with `where` in front, for other data."""
     try:
         text = data.decode("utf-8")
         value = _JSON.decode(text)
@@ -419,5 +404,5 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
 
 
 def json_text(value: Any) -> str:
-    """JSON text for a file that people read too."""
+    """Return a value as indented JSON text."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

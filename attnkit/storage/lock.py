@@ -1,4 +1,4 @@
-"""Locks between processes on one machine (filelock); the system drops them when a process ends."""
+"""Locks between processes on one machine (filelock); the system releases them when a process ends."""
 
 import errno
 import fcntl
@@ -13,7 +13,7 @@ from attnkit.errors import OutputPathError
 from attnkit.storage.files import writing
 
 _TRIED_FOR = 0.5
-"""Seconds for which a lock is tried again that may only be looked at."""
+"""Seconds for which a held lock is retried: `is_held` may hold it for a moment."""
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _ours: dict[Path, os.stat_result] = {}
 """Lock files that this process holds."""
@@ -21,16 +21,16 @@ _ours: dict[Path, os.stat_result] = {}
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[str | None]:
-    """Hold a lock file, or refuse at once; the file stays and names its last holder.
+    """Hold a lock file or fail at once; the file stays and names its last holder.
 
-    Gives None, or a warning where the file system has no locks.
+    Yields None, or a warning if the file system has no locks.
 
-    Raises OutputPathError: another process holds it (the message begins with `what` and says
-    which), or the file cannot be made.
+    Raises OutputPathError if another process holds it (the message begins with `what` and names the holder), or the
+    file cannot be created.
     """
-    from filelock import FileLock, Timeout  # 10 ms, which `--help` need not take
+    from filelock import FileLock, Timeout  # 10 ms, which `--help` avoids
 
-    # as other files: by the umask, so that a group that shares runs can hold their locks
+    # permissions by the umask, as for other files: a group that shares runs can hold their locks
     lock, warning = FileLock(path, mode=0o666, fallback_to_soft=False), None
     try:
         with writing(path):
@@ -56,7 +56,7 @@ def held(path: Path, what: str) -> Iterator[str | None]:
 
 
 def is_lost(path: Path) -> bool:
-    """Whether this process holds a lock file that is no longer under this name."""
+    """Return whether a lock file that this process holds was removed or replaced."""
     ours = _ours.get(path.absolute())
     if ours is None:
         return False
@@ -67,9 +67,9 @@ def is_lost(path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds this lock file now.
+    """Return whether a process holds this lock file.
 
-    A shared lock on a file opened for reading: filelock would make it, write to it and keep others out for a moment.
+    Tries a shared lock on the file opened for reading: filelock would create it, write to it and block others.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -87,18 +87,17 @@ def is_held(path: Path) -> bool:
 
 
 _held = threading.local()
-"""What this thread holds: the paths of `exclusive`."""
+"""Paths that this thread holds by `exclusive`."""
 
 
 @contextmanager
 def exclusive(path: Path, *, file: bool = False) -> Iterator[None]:
-    """Wait for a folder, or with `file` for a lock file, which is made, and hold it against others.
+    """Wait for and hold an exclusive lock on a folder, or with `file` on a lock file, created if absent.
 
-    A thread that holds it goes on; where there are no locks nothing is waited for.  Not by filelock, which has to
-    write a file: whoever may read a folder can hold the folder itself, and nothing is left in it.
+    Reentrant within a thread; without file system locks it does not wait. filelock is not used because it writes a
+    file: any reader of a folder can lock the folder itself, and nothing is left in it.
 
-    Raises OutputPathError: there is no such folder (any more); nothing is made in its place; or the
-    file cannot be made.
+    Raises OutputPathError if the folder does not exist (nothing is created) or the file cannot be created.
     """
     key, paths = os.path.realpath(path), _held.__dict__.setdefault("paths", set())
     if key in paths:

@@ -1,7 +1,7 @@
-"""Files of named tensors in the safetensors format, written as a stream and read with checks.
+"""Files of named tensors in the safetensors format, written as a stream and validated when read.
 
-The library reads.  Its `save_file` (0.8) is not used: it hides the system's error in a text, leaves
-a file of its own behind after a kill, and makes files that other users cannot read.
+safetensors reads, but its `save_file` (0.8) is not used: it hides the system's error in a text, leaves a temporary
+file behind after a kill, and makes files that other users cannot read.
 Format: https://github.com/huggingface/safetensors (8 bytes of header length, a JSON header, data).
 """
 
@@ -33,7 +33,7 @@ _WORDS = {
 
 
 def unique(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without second names of the same memory (tied weights): the first name stays."""
+    """Return the tensors without aliases of the same memory (tied weights); the first name stays."""
     seen = set()
     first = {}
     for name, tensor in tensors.items():
@@ -45,7 +45,7 @@ def unique(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The first tensor that holds NaN or an infinity, or None."""
+    """Return the name of the first tensor with NaN or infinity, or None."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             return name
@@ -53,7 +53,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Write tensors (any device, any strides, sharing memory or not) in place and sync the file.
+    """Write tensors (any device, any strides, with or without shared memory) in place and sync the file.
 
     The bytes depend on names and values alone, not on the order of the mapping.
 
@@ -61,8 +61,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
         The size in bytes and the SHA-256 in hexadecimal.
 
     Raises:
-        TypeError: a tensor's type has no place in the format (complex, quantised, sparse).
-        OSError: writing failed; the caller says what that means.
+        TypeError: The format has no such type of tensor (complex, quantised, sparse).
+        OSError: Writing failed.
     """
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header = _header(tensors, names, metadata or {})
@@ -71,7 +71,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     with DISK.open(path) as file:
         DISK.write(file, header)
         for name in names:
-            # no copy where the tensor is already contiguous in main memory
+            # no copy if the tensor is already contiguous in main memory
             flat = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             data = flat.numpy().data
             DISK.write(file, data)
@@ -82,7 +82,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def _header(tensors: Mapping[str, Tensor], names: Iterable[str], metadata: Mapping[str, str]) -> bytes:
-    """Length and JSON of the header, padded to a multiple of eight bytes."""
+    """Return the length and the JSON of the header, padded to a multiple of eight bytes."""
     entries: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     end = 0
     for name in names:
@@ -97,20 +97,19 @@ def _header(tensors: Mapping[str, Tensor], names: Iterable[str], metadata: Mappi
 
 
 def read(path: Path, *, prefix: str = "", widen: bool = False) -> dict[str, Tensor]:
-    """Read the tensors whose names begin with `prefix`, into main memory.
+    """Read the tensors whose names begin with `prefix` into main memory; `widen` converts float16 to float32.
 
-    With `widen`, those in half precision become float32.
+    The caller must verify the hash of the file first.
 
-    The hash of the file is the caller's affair and comes first.
-
-    Raises MissingInputError: there is no such file; DataError: the file is damaged or hostile, or a
-    tensor holds NaN or an infinity.
+    Raises:
+        MissingInputError: The file does not exist.
+        DataError: The file is damaged or malicious, or a tensor has NaN or infinity.
     """
     check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
-            # The library maps the file: without a copy, a later change of it would change them.
+            # safetensors maps the file: without a copy, later changes of the file would change the tensors
             tensors = {name: file.get_tensor(name).clone() for name in names}
         if widen:
             tensors = {n: x.float() if x.dtype == torch.half else x for n, x in tensors.items()}
@@ -124,10 +123,7 @@ def read(path: Path, *, prefix: str = "", widen: bool = False) -> dict[str, Tens
 
 
 def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
-    """Compare names, types and shapes of the tensors of a file with those of `like`.
-
-    Raises DataError: they differ; names the first tensor that does.
-    """
+    """Raise DataError, naming a tensor, unless names, types and shapes in a file equal those of `like`."""
     if missing := sorted(like.keys() - tensors.keys()):
         raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")
     if extra := sorted(tensors.keys() - like.keys()):
@@ -141,5 +137,5 @@ def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor])
 
 
 def _description(tensor: Tensor) -> str:
-    """Type and shape: float32 [2, 3]."""
+    """Return type and shape, such as float32 [2, 3]."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
