@@ -1,4 +1,4 @@
-"""Colour maps, and weights as shares of them.  Only signed differences get diverging colours.
+"""Colour maps, and weights as positions on them.  Diverging colours are for values on both sides of 0.
 
 Values are numbers from 0 to 1; colours are 8-bit sRGB `[..., 3]`.  They are written out here,
 since terminals and pages have them where matplotlib is not installed.
@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
-Palette = Literal["weights", "difference"]
-"""The second is for signed values alone: 0.5 is its neutral middle."""
+Palette = Literal["sequential", "diverging"]
+"""0.5 is the neutral middle of the diverging one."""
 
 CONTEXT_COLOURS = ("77aadd", "ee8866", "eedd88", "44bb99", "ffaabb", "99ddff", "bbcc33", "aaaa00")
 """Backgrounds of black text that tell contexts apart, also for the colour-blind: the light scheme
@@ -27,18 +27,18 @@ SHADES = " ░▒▓█"
 # 256 steps, after rounding to 8 bits too, within 3/255 of the map of this name:
 # cividis: Nunez, Anderton, Renslow 2018 (PLoS ONE 13(7): e0199239).
 _ANCHORS: dict[Palette, str] = {
-    "weights": (
+    "sequential": (
         "0:00234f 20:003070 23:013270 28:11356f 44:2e416d 86:585d6d 134:82807a 151:928d77 "
         "191:bbaf6e 219:d9c75d 233:e8d44f 244:f4df40 251:ffe335 255:fce838"
     ),
     # Blue to orange (kept apart by every common colour blindness) over a light grey, both sides
     # with the same CIELAB lightness: 94, 80, 66, 52, 38.
-    "difference": ("0:016089 32:0584bb 64:3aaae8 96:a0ccef 127.5:eeeeee 159:ebbda4 191:d98f64 223:c06228 255:973f00"),
+    "diverging": ("0:016089 32:0584bb 64:3aaae8 96:a0ccef 127.5:eeeeee 159:ebbda4 191:d98f64 223:c06228 255:973f00"),
 }
 
 
 @cache
-def table(palette: Palette = "weights") -> UInt8[NDArray[np.uint8], "256 3"]:
+def table(palette: Palette = "sequential") -> UInt8[NDArray[np.uint8], "256 3"]:
     """The colours of the values 0, 1/255, ..., 1.  Not to be written to."""
     anchors = [anchor.split(":") for anchor in _ANCHORS[palette].split()]
     places = [float(place) for place, _ in anchors]
@@ -63,6 +63,9 @@ def shades(values: Float[NDArray[np.floating], "..."]) -> NDArray[np.str_]:
 
 Scale = Literal["linear", "log", "row"]
 FLOOR = 1e-3  # the logarithmic scale starts here: smaller weights, 0 and negative ones look like it
+NEGATIVE_SHARE = 0.05
+"""Weights get diverging colours if the lowest is below minus this share of the highest.  Effective maps of the delta
+rule, for example, have such weights: sequential colours would show a hidden cell, 0, as a high weight."""
 
 Array = NDArray[np.float32]
 
@@ -71,26 +74,31 @@ Array = NDArray[np.float32]
 class Scaled:
     """Weights as shares of a colour map, and what its two ends stand for."""
 
-    values: Float[Array, "... T S"]  # from 0 to 1; of signed weights 0.5 is none
+    values: Float[Array, "... T S"]  # from 0 to 1; 0.5 is 0 in diverging colours
     low: float
     high: float
     scale: Scale = "linear"
     notes: tuple[str, ...] = ()
     """What a reader must know about values that lie outside or were changed."""
 
+    @property
+    def palette(self) -> Palette:
+        """Diverging if 0 is in the middle of the range."""
+        return "diverging" if self.low == -self.high else "sequential"
+
 
 def limits(weights: Sequence[NDArray[np.floating]], signed: bool = False) -> tuple[float, float]:
-    """One range for several maps: from 0, or the lowest where it is negative, to the highest.
+    """Return one range for several maps: from 0, or the lowest if it is negative, to the highest.
 
-    Signed weights get a range with 0 in its middle.  A range is never empty: (0, 1) for no
-    weights or zeros alone.
+    Signed weights, and weights that reach NEGATIVE_SHARE, get a range with 0 in its middle.  A range is never
+    empty: it is (0, 1) for no weights or zeros alone.
     """
     low = high = 0.0
     for part in map(np.asarray, weights):
         finite = np.isfinite(part)
         low = min(low, float(part.min(initial=0, where=finite)))
         high = max(high, float(part.max(initial=0, where=finite)))
-    if signed:
+    if signed or -low > NEGATIVE_SHARE * high:
         reach = max(-low, high) or 1.0
         return -reach, reach
     return low, high if high > low else low + 1.0

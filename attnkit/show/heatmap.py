@@ -46,8 +46,8 @@ class Heatmap:
             yield text("nothing to show: no token is left on an axis")
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
-            colours = TerminalColours(colour_system(console), matrix.signed)
-            caption = [colours.caption(shares), f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}"]
+            colours = TerminalColours(colour_system(console), shares.palette)
+            caption = [colours.caption(shares, difference=matrix.signed), f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}"]
             yield Segments(self._lines(shares.values, colours, options.max_width, caption))
             yield Segments(colours.bar(shares, options.max_width))
             yield text("; ".join((*caption, *shares.notes)), "dim")
@@ -69,8 +69,7 @@ class Heatmap:
         half = len(names) > MOST_LINES and colours.half_blocks
         rows, columns = ceil(len(names) / (MOST_LINES * (1 + half))), ceil(len(keys) / room)
         if rows * columns > 1:
-            which = "difference farthest from 0" if matrix.signed else "highest"
-            caption.append(f"a cell is the {which} of {rows} x {columns} (queries x keys)")
+            caption.append(f"a cell is the {colours.kept} of {rows} x {columns} (queries x keys)")
         if half or rows > 1:
             caption.append(f"a line is {rows * (1 + half)} queries, named by the first")
         if numbered:
@@ -84,7 +83,7 @@ class Heatmap:
             heads = upright([cut(key, HIGHEST_LABEL) for key in keys], cell)
         margin = " " * (label + 1)
         out = [one for head in heads for one in (Segment((margin + head).rstrip()), Segment.line())]
-        drawn = pooled(values, rows, columns, 0.5 if matrix.signed else 0.0)
+        drawn = pooled(values, rows, columns, colours.middle)
         for row in range(0, len(drawn), 1 + half):
             out.append(Segment(aligned(names[row * rows], label) + " "))
             out += [*colours.line(drawn, row, cell, half), Segment.line()]

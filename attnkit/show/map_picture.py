@@ -86,7 +86,9 @@ def _figure(
     figure = Figure(size, layout="constrained")
     title = f"{title}, {names[0]}" if single else f"{title}\n"  # room above the names of maps
     figure.suptitle(title, x=0, ha="left", fontsize=TYPE, linespacing=1.3)
-    colours, bounds = ListedColormap(colour.table() / 255), limits([maps.weights])
+    bounds = limits([maps.weights])
+    ends = scaled(np.zeros((1, 1), np.float32), scale, bounds=bounds)
+    colours = ListedColormap(colour.table(ends.palette) / 255)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[len(names) :]:
         axes.remove()
@@ -107,7 +109,6 @@ def _figure(
         panels[0].set_xlabel(sides[1], fontsize=SMALL, color="0.35")
     else:
         figure.supxlabel(f"each map: {sides[0]} downwards, {sides[1]} to the right", x=0, ha="left", fontsize=SMALL)
-    ends = scaled(np.zeros((1, 1), np.float32), scale, bounds=bounds)
     norm = (LogNorm if ends.scale == "log" else Normalize)(ends.low, ends.high)
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=panels, aspect=25, format=_number)
     bar.set_label("attention weight" + MEANING[ends.scale], fontsize=SMALL)

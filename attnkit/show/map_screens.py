@@ -31,7 +31,7 @@ class MapGrid:
     """A rich renderable: a band a layer, in it a map a head, all with one colour bar.
 
     Heads that do not fit side by side go below.  A map with more keys than there is room for is
-    pooled: each cell is the highest weight of a block.
+    pooled: each cell is the highest weight of a block, in diverging colours the one farthest from 0.
     """
 
     maps: AttentionMaps
@@ -44,7 +44,9 @@ class MapGrid:
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis")
             return
-        colours = TerminalColours(colour_system(console))
+        bounds = limits([maps.weights])
+        shares = [[scaled(weights, self.scale, bounds=bounds) for weights in of_layer] for of_layer in maps.weights]
+        colours = TerminalColours(colour_system(console), shares[0][0].palette)
         queries, keys = maps.weights.shape[2:]
         margin = 1 + max(len(str(layer.number)) for layer in maps.layers)
         room = max(2, options.max_width - margin)
@@ -54,8 +56,6 @@ class MapGrid:
         # a character is about twice as high as it is wide
         rows = max(columns, ceil(queries / LARGEST)) * (1 if colours.half_blocks else 2)
         rows = rows if queries > 2 else 1
-        bounds = limits([maps.weights])
-        shares = [[scaled(weights, self.scale, bounds=bounds) for weights in of_layer] for of_layer in maps.weights]
         yield Segments(self._lines(shares, colours, (rows, columns), across, margin))
         yield Segments(colours.bar(shares[0][0], options.max_width))
         sides = sides_of(maps)
@@ -64,7 +64,7 @@ class MapGrid:
             f"L layer, H head; rows: {sides[0]} (queries), columns: {sides[1]} (keys)",
         ]
         if rows * columns > 1:
-            parts.append(f"a cell is the highest of {rows} x {columns} (queries x keys)")
+            parts.append(f"a cell is the {colours.kept} of {rows} x {columns} (queries x keys)")
         parts += dict.fromkeys(note for band in shares for one in band for note in one.notes)
         yield text("; ".join(parts), "dim")
         for note in notes(maps):
@@ -82,7 +82,7 @@ class MapGrid:
                 name = f"L{layer.number}".ljust(margin)
                 yield Segment(" ".join([name, *labels]).rstrip(), DIM)
                 yield Segment.line()
-                band = [pooled(one.values, *block) for one in of_layer[first : first + across]]
+                band = [pooled(one.values, *block, colours.middle) for one in of_layer[first : first + across]]
                 for row in range(0, len(band[0]), 1 + half):
                     yield Segment(" " * margin)
                     for values in band:

@@ -101,7 +101,7 @@ def overview_picture(found: Overview, format: str) -> Picture:
         size = (CELL[0] * len(columns) + 3, CELL[1] * len(names) + 2.4)
         figure = Figure(size, layout="constrained")
         axes = figure.add_subplot()
-        palette = ListedColormap(colour.table("difference")[::-1] / 255)
+        palette = ListedColormap(colour.table("diverging")[::-1] / 255)
         gains = np.array([[one.gain(name) for one in columns] for name in names], np.float64)
         drawn = axes.imshow(np.ma.masked_invalid(gains), cmap=palette, vmin=-1, vmax=1, aspect="auto")
         for row, at in np.ndindex(gains.shape):

@@ -19,7 +19,7 @@ HALF_BLOCK = "▀"
 DIM = Style(dim=True)
 LONGEST_BAR = 32
 _SIGNS = "=- +#"
-"""Differences in one cell without colours: far below, below, about none, above, far above."""
+"""Values in diverging colours, without colours: far below 0, below, about 0, above, far above."""
 _SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
 
 
@@ -33,12 +33,17 @@ class TerminalColours(NamedTuple):
     """How values from 0 to 1 are drawn on one console."""
 
     system: str | None  # of colours
-    signed: bool = False
-    """Differences, which have their own colours."""
+    palette: Palette = "sequential"
 
     @property
-    def palette(self) -> Palette:
-        return "difference" if self.signed else "weights"
+    def middle(self) -> float:
+        """Position of the value 0."""
+        return 0.5 if self.palette == "diverging" else 0.0
+
+    @property
+    def kept(self) -> str:
+        """The value of a block that stands for it."""
+        return "value farthest from 0" if self.palette == "diverging" else "highest"
 
     @property
     def half_blocks(self) -> bool:
@@ -63,7 +68,7 @@ class TerminalColours(NamedTuple):
                 else Segment(" " * width, self._style(None, above))
                 for above, below in zip(upper, lower, strict=True)
             )
-        if self.signed:
+        if self.palette == "diverging":
             marks = np.array([*_SIGNS])[np.clip(values[row] * 5, 0, 4).astype(np.int64)]
         else:
             marks = colour.shades(values[row])
@@ -94,8 +99,9 @@ class TerminalColours(NamedTuple):
             yield Segment(f" {high}")
         yield Segment.line()
 
-    def caption(self, scaled: Scaled) -> str:
-        """What is drawn, on which scale."""
-        plain = not self.system
-        sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
-        return f"{f'difference{sides}' if self.signed else 'weight'}, {_SCALES[scaled.scale]}"
+    def caption(self, scaled: Scaled, *, difference: bool = False) -> str:
+        """Return the quantity and the scale, with the meaning of the sides of diverging colours."""
+        below, above = ("less", "more") if difference else ("negative", "positive")
+        marks = ("blue", "orange") if self.system else ("-, =", "+, #")
+        sides = f" ({marks[0]}: {below}, {marks[1]}: {above})" if scaled.palette == "diverging" else ""
+        return f"{'difference' if difference else 'weight'}{sides}, {_SCALES[scaled.scale]}"

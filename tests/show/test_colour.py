@@ -7,7 +7,7 @@ import pytest
 from helpers.colours import SIGHTS, lab, lab_seen
 
 from attnkit.show import colour
-from attnkit.show.colour import Palette, Scale, pooled, scaled
+from attnkit.show.colour import Palette, Scale, limits, pooled, scaled
 
 
 def lightness(palette: Palette) -> np.ndarray:
@@ -15,7 +15,7 @@ def lightness(palette: Palette) -> np.ndarray:
 
 
 def test_lightness_rises_at_every_step() -> None:
-    assert np.diff(lightness("weights")).min() > 0
+    assert np.diff(lightness("sequential")).min() > 0
 
 
 def test_weights_are_cividis() -> None:
@@ -25,7 +25,7 @@ def test_weights_are_cividis() -> None:
 
 
 def test_differences_are_equally_light_on_both_sides() -> None:
-    sides = lightness("difference")
+    sides = lightness("diverging")
     assert np.abs(sides - sides[::-1]).max() < 1
     assert np.diff(sides[:128]).min() > 0
 
@@ -33,7 +33,7 @@ def test_differences_are_equally_light_on_both_sides() -> None:
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_colour_blind_readers_tell_the_sides_apart(sight: str) -> None:
     """At equal lightness the hues of +x and -x stay 25 apart in CIELAB from x = 0.25 on."""
-    found = lab_seen(colour.table("difference"), sight)
+    found = lab_seen(colour.table("diverging"), sight)
     apart = np.linalg.norm(found[:96] - found[::-1][:96], axis=1)
     assert apart.min() > 25
 
@@ -55,10 +55,18 @@ def test_linear_goes_from_none_to_the_highest() -> None:
     assert (found.low, found.high, found.notes) == (0, 0.5, ())
 
 
-def test_linear_begins_at_negative_weights() -> None:
-    found = scaled(matrix([-0.5, 0], [1.5, 0.5]))
-    assert np.allclose(found.values, [[0, 0.25], [1, 0.5]])
-    assert (found.low, found.high) == (-0.5, 1.5)
+def test_linear_begins_at_small_negative_weights() -> None:
+    found = scaled(matrix([-0.05, 0], [1.2, 0.575]))
+    assert np.allclose(found.values, [[0, 0.04], [1, 0.5]])
+    assert (found.palette, found.low) == ("sequential", np.float32(-0.05))
+
+
+def test_large_negative_weights_have_diverging_colours_with_0_in_the_middle() -> None:
+    found = scaled(matrix([-0.5, 0], [1.5, 0.75]))
+    assert np.allclose(found.values, [[1 / 3, 0.5], [1, 0.75]])
+    assert (found.palette, found.low, found.high) == ("diverging", -1.5, 1.5)
+    assert limits([matrix([-2, 1]), matrix([0, 3])]) == (-3, 3)
+    assert {scaled(matrix([-1, 1]), scale).palette for scale in ("log", "row")} == {"sequential"}
 
 
 def test_log_says_its_floor() -> None:
@@ -86,6 +94,7 @@ def test_nothing_at_all_is_drawn_as_nothing(scale: str, signed: bool) -> None:
     found = scaled(np.zeros((2, 3), np.float32), scale, signed=signed)
     assert (found.values == (0.5 if signed else 0)).all()
     assert found.high > found.low
+    assert (found.palette == "diverging") == signed
 
 
 def test_values_that_are_no_numbers_are_counted() -> None:

@@ -68,6 +68,16 @@ def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
     assert "a cell is the highest of 1 x 6 (queries x keys)" in " ".join(found.split())
 
 
+def test_a_map_with_large_negative_weights_says_what_its_colours_mean() -> None:
+    names = tuple(Token("x", at, at) for at in range(3))
+    matrix = AttentionMatrix(np.diag([1.0, -0.5, 0.1]).astype(np.float32), names, names, "map")
+    assert "weight (-, =: negative, +, #: positive), linear" in drawn(Heatmap(matrix), 80)
+    assert "weight (blue: negative, orange: positive), linear" in drawn(Heatmap(matrix), 80, "256")
+    assert "(blue: less, orange: more)" in drawn(Heatmap(matrix.minus(matrix)), 80, "256")
+    wide = replace(matrix, weights=np.tile(matrix.weights, 200), keys=names * 200)
+    assert "a cell is the value farthest from 0 of 1 x" in " ".join(drawn(Heatmap(wide), 80).split())
+
+
 def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
     maps = AttentionMaps(

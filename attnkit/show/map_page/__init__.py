@@ -13,7 +13,7 @@ from attnkit.analysis.map_statistics import attention_sink, statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
 from attnkit.show.attention_matrix import NAMES, STATIC, sides_of, sink_text
-from attnkit.show.colour import FLOOR, Palette, Scale, table
+from attnkit.show.colour import FLOOR, NEGATIVE_SHARE, Palette, Scale, table
 from attnkit.show.html_document import document
 from attnkit.show.map_page.weights import fitted
 from attnkit.show.token_labels import visible
@@ -82,8 +82,9 @@ def page(
         "captures": records,
         "axes": axes.records,
         "command": safe_text(command),
-        "colours": {"sequential": _hex("weights"), "diverging": _hex("difference")},
+        "colours": {"sequential": _hex("sequential"), "diverging": _hex("diverging")},
         "floor": FLOOR,
+        "negative_share": NEGATIVE_SHARE,
         "kinds": NAMES,
         "sides": {maps.kind: sides_of(maps) for maps in every},
         "numbers": NUMBERS,

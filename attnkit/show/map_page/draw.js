@@ -20,7 +20,7 @@ function tint(canvas, shares, width, signed) {
 function paint(map, limits) {
   const tops = Array.from({ length: map.rows }, (_, row) => most(rowOf(map, row)));
   const shares = map.values.map((value, i) => level(value, limits, tops[Math.floor(i / map.columns)]));
-  return tint(document.createElement("canvas"), shares, map.columns, limits.signed);
+  return tint(document.createElement("canvas"), shares, map.columns, limits.diverging);
 }
 
 const panes = [...document.querySelectorAll(".pane")].map((section) => {
@@ -83,7 +83,7 @@ function drawMatrix({ map, limits, scroll, image, shape }, { context, write, wid
   within([left, top, width, height], () => {
     context.imageSmoothingEnabled = false;
     context.drawImage(image, x, y, wide, high);
-    Object.assign(context, { strokeStyle: limits.signed ? "#1b1f24" : "#ff9a4d", lineWidth: 2 });
+    Object.assign(context, { strokeStyle: limits.diverging ? "#1b1f24" : "#ff9a4d", lineWidth: 2 });
     if (row >= 0) context.strokeRect(x, y + row * cell, wide, cell);
     if (column >= 0) context.strokeRect(x + column * cell, y, cell, high);
   });
@@ -117,10 +117,10 @@ function drawLines({ map, limits, scroll, shape }, { context, write, height, ink
     if (byRow ? r !== row : !only && !visible(r)) continue;
     const line = rowOf(map, r), top = most(line);
     line.forEach((value, c) => {
-      const place = limits.signed ? Math.abs(value) / limits.high : level(value, limits, top);
+      const place = limits.diverging ? Math.abs(value) / limits.high : level(value, limits, top);
       if (place < 0.03 || (byColumn && c !== column)) return;
       context.globalAlpha = only ? 0.15 + 0.85 * place : 0.75 * place;
-      context.strokeStyle = limits.signed ? `rgb(${colours[1][value < 0 ? 40 : 215].slice(0, 3)})` : accent;
+      context.strokeStyle = limits.diverging ? `rgb(${colours[1][value < 0 ? 40 : 215].slice(0, 3)})` : accent;
       context.lineWidth = only ? 1 + 3 * place : 1.5;
       context.beginPath();
       context.moveTo(left, y(r));

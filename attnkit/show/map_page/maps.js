@@ -102,9 +102,10 @@ function limitsOf(maps) {
     if (value < low) low = value;
     if (value > high) high = value;
   }
-  const signed = maps.some((map) => map.signed);
-  if (signed) high = Math.max(high, -low);
-  return { low: signed ? -high : low, high: high || 1, signed, scale: signed ? "linear" : state.scale };
+  const signed = maps.some((map) => map.signed), scale = signed ? "linear" : state.scale;
+  const diverging = signed || (scale === "linear" && -low > data.negative_share * high);
+  if (diverging) high = Math.max(high, -low) || 1;
+  return { low: diverging ? -high : low, high: high || 1, signed, diverging, scale };
 }
 const logEnd = (limits) => Math.max(limits.high, 10 * data.floor);
 

@@ -151,7 +151,7 @@ async function drawPanes(isCurrent) {
   const maps = await chosen(), some = maps.filter(Boolean), limits = limitsOf(some);
   if (!isCurrent()) return "";
   legend(limits);
-  $("legend").hidden = state.view === "lines" && !limits.signed;
+  $("legend").hidden = state.view === "lines" && !limits.diverging;
   panes.forEach((pane, i) => {
     const map = maps[i], [title, note] = pane.section.children;
     Object.assign(pane, { map, limits });
@@ -174,7 +174,7 @@ async function drawPanes(isCurrent) {
 }
 
 function legend(limits) {
-  tint($("bar"), Array.from({ length: 256 }, (_, i) => i / 255), 256, limits.signed);
+  tint($("bar"), Array.from({ length: 256 }, (_, i) => i / 255), 256, limits.diverging);
   const relative = limits.scale === "row", log = limits.scale === "log";
   say("unit", limits.signed ? "difference" : log ? "weight, logarithmic" : "weight");
   say("low", relative ? "0" : log ? `\u2264 ${data.floor}` : digits(limits.low));
