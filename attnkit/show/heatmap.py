@@ -47,7 +47,10 @@ class Heatmap:
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
             colours = TerminalColours(colour_system(console), shares.palette)
-            caption = [colours.caption(shares, difference=matrix.signed), f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}"]
+            caption = [
+                colours.caption(shares, difference=matrix.signed),
+                f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}",
+            ]
             yield Segments(self._lines(shares.values, colours, options.max_width, caption))
             yield Segments(colours.bar(shares, options.max_width))
             yield text("; ".join((*caption, *shares.notes)), "dim")

@@ -158,10 +158,12 @@ def forest_picture(found: Overview, format: str) -> Picture:
     panels = [one for one in found.columns if one.score is not None]
     down = [len(one.cells) for one in panels]
     with matplotlib_defaults([*found.systems, *(one.title for one in panels)]) as missing:
-        figure = Figure((5.6, sum(down) * ROW + 0.9 * len(panels)), layout="constrained")
+        figure = Figure((5.6, sum(down) * ROW + 0.9 * len(panels) + 0.2), layout="constrained")
         drawn = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 3 for n in down])
         for axes, one in zip(drawn.flat, panels, strict=True):
             _forest(axes, one)
+        legend = "line: 95 % interval; open circle: it covers 0"
+        figure.supxlabel(legend, x=0, ha="left", fontsize=SMALL, color="0.35")
         data = rendered(figure, format, "differences with 95 % intervals")
     return Picture(data, (*missing, *found.notes))
 
@@ -201,4 +203,4 @@ def _seeds(seeds: tuple[int, int] | None) -> str:
     """Of the system, and of the baseline where it has another number."""
     if seeds is None:
         return "?"
-    return str(seeds[0]) if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
+    return str(seeds[0]) if seeds[0] == seeds[1] else f"{seeds[0]} vs {seeds[1]}"

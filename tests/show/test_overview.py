@@ -44,7 +44,7 @@ def test_only_what_is_undecided_is_hatched() -> None:
 def test_the_forest_names_seeds_margin_and_baseline() -> None:
     pytest.importorskip("matplotlib")
     found = texts(forest_picture(FOUND, "svg").data)
-    assert "<b> (1 to 3)" in found
+    assert "<b> (1 vs 3)" in found
     assert "difference in BLEU to base (20.00); band: within 1" in found
     assert "memory" not in " ".join(found)
 
