@@ -148,8 +148,7 @@ class _DeltaChunks(torch.autograd.Function):
         k, dk = keys.view(shape), dkeys.view(shape)
         (_, q), (dleft, dq) = (x.unbind(2) for x in (readers, dreaders))
         dleft, dq, q = dleft.view(shape), dq.view(shape), q.view(shape)
-        # inner products of k, erase keys and q with their gradients, [B, H, n, C, 1]
-        shared = (dk * k).sum(-1, keepdim=True)
+        shared = (dk * k).sum(-1, keepdim=True)  # inner products as this one, [B, H, n, C, 1]: see above
         derase = dleft * k
         by_left = (derase * erase if erase.shape[-1] > 1 else derase).sum(-1, keepdim=True)
         if erase.shape[-1] == 1:
