@@ -1,12 +1,12 @@
-"""Recipes: what to train on what data, and which variants to compare.
+"""Recipes: configurations of experiments, read from YAML and checked before training.
 
-From text to types: `yaml_nodes` reads text with positions, `settings` puts files, variants and
-overrides into one table, `reading` makes typed values of it by pydantic, `build` a recipe with the
-origin of every value; `rules`, `data_rules` and `capability` say what types cannot.
+`yaml_nodes` parses text into nodes with positions, `settings` merges files, variants and overrides into one table,
+`reading` converts nodes to typed values by pydantic, `build` makes a recipe with the origin of each value; `rules`,
+`data_rules` and `capability` check what types cannot express.
 
 Start with `loading.load` (a file and its variants), `schema.Recipe` (every key with type, range, default and meaning)
-and `issues.Issues` (what is wrong, and where).  Imports `errors` and `text` of the root only; mechanisms are known by
-their files' text (`mechanism_file`), never imported.
+and `issues.Issues` (errors with their positions).  Imports only `errors` and `text` of the root; mechanisms are read
+as text (`mechanism_file`), never imported.
 """
 
 from attnkit.recipe.build import relative_to

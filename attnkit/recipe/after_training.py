@@ -1,4 +1,4 @@
-"""The sections of a recipe that may change after training: a run is scored again, not trained."""
+"""Sections of a recipe that may change after training: a run is scored again, not trained again."""
 
 from typing import Annotated, Literal
 
@@ -40,12 +40,12 @@ class SearchConfig(Section):
 
     @property
     def width(self) -> int:
-        """The most hypotheses that it finds for an input."""
+        """Maximum number of hypotheses for an input."""
         return {"greedy": 1, "beam": self.beam, "sample": self.n_best}[self.method]
 
     @property
     def misfit(self) -> tuple[str, str]:
-        """A key that does not go with the others, and why; two empty texts where all do."""
+        """A key that contradicts another key, and the reason; two empty strings if there is none."""
         if self.n_best > self.width:
             most = f"{self.method} search finds {self.width} at most; use a wider beam, or sample"
             return "n_best", most
@@ -70,8 +70,8 @@ class ContextsConfig(Section):
     """Methods of combining the passages, as in `attnkit nbce`; entropy-free is entropy without eta,
     mean-whole is mean without top_p.  The others are compared with the first."""
     beta: Beta | Annotated[tuple[Beta, ...], Field(min_length=1)] = 0.25
-    """Pools: weight with which the distribution without context is subtracted.  Of this and the
-    next two a list asks with each value, the methods that do not depend on it once."""
+    """Pools: weight of the subtracted distribution without context.  beta, eta and top_p may be lists; the methods
+    that depend on them then run once for each value."""
     eta: Eta | Annotated[tuple[Eta, ...], Field(min_length=1)] = 0.1
     """Entropy bonus, in nats, for the previously selected context (pool entropy)."""
     top_p: Share | Annotated[tuple[Share, ...], Field(min_length=1)] = 0.95
@@ -79,12 +79,12 @@ class ContextsConfig(Section):
     alpha: Annotated[float, Field(ge=0)] = 0.5
     """Context-aware decoding (cad): strength of the contrast with decoding without context."""
     limit: Count = 0
-    """Maximum number of tokens of the concatenated passages (concat, cad); 0 is data.max_length, or
-    the limit of the model for one from Hugging Face."""
+    """Maximum number of tokens of the concatenated passages (concat, cad); 0 is data.max_length, or the limit of a
+    Hugging Face model."""
     rows: Count = 0
-    """Number of questions of a split to ask, from the first; 0 asks all."""
+    """Number of questions of a split, from the first; 0 uses all."""
     seed: Count = 1
-    """Random seed of the choice of passages and of their order."""
+    """Random seed for the choice and the order of the passages."""
 
 
 class EvalConfig(Section):
@@ -95,15 +95,15 @@ class EvalConfig(Section):
     splits: Unique[Annotated[tuple[str, ...], Field(min_length=1)]] = ("test",)
     """Splits to evaluate on."""
     lengths: Annotated[Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")] = ()
-    """Lengths at which a split is scored.  Language modelling: all of it, in windows of this many
-    tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""
+    """Lengths at which a split is scored.  Language modelling: the whole split in windows of so many tokens (empty:
+    data.max_length).  Recall and tagging: rows of these lengths (empty: the lengths of the corpus)."""
     tokenize: Unique[BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)]] = "13a"
-    """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the words of the other
-    metrics that count words (docs/metrics.md).  Where a recipe is silent, data.target zh, ja or ko means zh, ja-mecab
-    or ko-mecab, and a corpus that is split into words already means none."""
+    """sacrebleu tokenizer, or a list for a BLEU score with each.  The first one also splits words for the other
+    metrics that count words (docs/metrics.md).  If absent: zh, ja-mecab or ko-mecab for data.target zh, ja or ko, and
+    none for a corpus that is already split into words."""
     words: TextWords = "classic"
-    """How ROUGE, TER and the metrics of answers cut words, as these do not follow `tokenize`:
-    classic, as published for English, or unicode, for all scripts (docs/metrics.md)."""
+    """Word splitting of ROUGE, TER and the metrics of answers, which do not follow `tokenize`: classic, as published
+    for English, or unicode, for all scripts (docs/metrics.md)."""
     lowercase: bool = False
     """Whether BLEU, chrF, distinct-n and seq-rep-4 ignore case.  TER, METEOR and CIDEr always do,
     exact-match never does."""
@@ -111,17 +111,17 @@ class EvalConfig(Section):
     """File of word vectors for the embedding metrics, in the text format of word2vec, GloVe and
     fastText, optionally compressed (.gz, .xz); relative to the recipe file."""
     sentences: Literal["newline", "punctuation"] = "newline"
-    """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
-    and a space, and after their full-width forms."""
+    """Sentence splitting of ROUGE-Lsum: at line ends, as in rouge-score, or also after . ! ? and a space, and after
+    their full-width forms."""
     bootstrap: Count = 1000
     """Number of resamples of the paired bootstrap test; 0 is off."""
     margin: Annotated[float, Field(ge=0)] = 1.0
-    """Points of a score within which systems are level: the whole 95 % interval of their difference
-    must lie there (docs/comparing.md)."""
+    """Equivalence margin in points of a score: systems are level if the whole 95 % interval of their difference lies
+    within it (docs/comparing.md)."""
     perplexity_margin: Annotated[float, Field(ge=0)] = 3.0
-    """The same for perplexities, in percent."""
+    """Equivalence margin of perplexities, in percent."""
 
     @property
     def tokenizers(self) -> tuple[str, ...]:
-        """The tokenizers of BLEU; the first is that of the other metrics of words."""
+        """Tokenizers of BLEU; the first one is also used by other metrics that count words."""
         return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize

@@ -1,4 +1,4 @@
-"""From the flat table of settings to a typed recipe, and where each of its values came from."""
+"""Conversion of the flat table of settings to a typed recipe that records the origin of each value."""
 
 import os
 import re
@@ -20,7 +20,7 @@ PATHS: tuple[Key, ...] = (
     *(("data", split) for split in ("train", "valid", "test")),
     *(("tokenizer", "model"), ("eval", "vectors"), ("train", "init")),
 )
-"""Keys whose values are names of files; of `INIT` that may be a folder, or a shipped recipe."""
+"""Keys whose values are file names; the value of `INIT` may also be a folder or a shipped recipe."""
 INIT: Key = ("train", "init")
 ATTENTION: Key = ("model", "attention")
 SEEDS: Key = ("train", "seeds")
@@ -30,9 +30,9 @@ MISSING = {
 }
 DERIVED = Position("derived")
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-"""sacrebleu's own choice of a tokenizer for a target language; 13a for all others."""
+"""sacrebleu's default tokenizer for a target language; 13a for all others."""
 STACKS = {name: tuple(name.split("-")) for name in ("encoder-decoder", "decoder", "encoder")}
-"""The stacks of layers that each shape of model has; models that are counted have none."""
+"""Layer stacks of each model shape; count-based models have none."""
 METRICS_OF = {
     "language-modeling": ("perplexity",),
     "question-answering": ("answer-match", "answer-f1", "context-found"),
@@ -41,30 +41,28 @@ METRICS_OF = {
     "tagging": ("accuracy",),
 }
 SHAPE_OF = {"span-corruption": "encoder-decoder", "masked": "encoder"}
-"""The shapes of language models whose objective is not causal."""
+"""Objective -> model shape, for language-modelling objectives that are not causal."""
 POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
 POSITIONS |= dict.fromkeys(("n-gram", "naive-bayes", "naive-bayes-attention"), ("none",))
-"""Positions that models other than transformers can have; the first is the default."""
+"""Position encodings of model types other than transformers; the first one is the default."""
 
 
 class Built(NamedTuple):
-    """A typed recipe, and what was set in it; the rest follows from that, or is the default."""
+    """A typed recipe with the settings that were given; all other values are derived or defaults."""
 
     recipe: Recipe
     given: Table[Key, Setting]
     derived: frozenset[Key]
 
     def origins(self) -> dict[str, str]:
-        """Dotted key -> default, derived, command line or file:line:column."""
+        """Return the origin of each dotted key: default, derived, command line or file:line:column."""
         places = {key: str(setting.node.place) for key, setting in self.given.items()}
         places |= dict.fromkeys(self.derived, str(DERIVED))
         return {dotted(key): places.get(key, "default") for key, _ in flatten(self.recipe)}
 
     def blame(self, keys: Sequence[str], start: Position) -> tuple[Position, Key]:
-        """Where an issue is told: at the first of its keys or sections that was set, else `start`.
-
-        The key is as the user wrote it.
-        """
+        """Return the position and key, as written by the user, of the first of `keys` that was set, or else
+        `start`."""
         for key in (tuple(dotted_key.split(".")) for dotted_key in keys):
             for given, setting in self.given.items():
                 if given[: len(key)] == key:
@@ -73,10 +71,7 @@ class Built(NamedTuple):
 
 
 def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
-    """Every value of a recipe by its key.
-
-    An attention place is the word, followed by its options one level below.
-    """
+    """Yield the keys and values of a recipe; an attention role is its mechanism, followed by its options below it."""
 
     def walk(key: Key, value: Any) -> Iterator[tuple[Key, Any]]:
         if isinstance(value, AttentionConfig):
@@ -92,10 +87,7 @@ def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
 
 
 def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
-    """The recipe that some settings describe, or None where issues were noted.
-
-    `start` is the place of issues that have none of their own, such as a missing key.
-    """
+    """Build the recipe, or return None after issues; `start` is the position of issues such as a missing key."""
     given, values, refused = settings.values, dict[Key, Any](), False
     for name, text in MISSING.items():
         if not any(key[0] == name for key in given):
@@ -122,7 +114,7 @@ def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
 
 
 def _typed(key: Key, given: Table[Key, Setting]) -> Any:
-    """The value of a key, or of an option of a mechanism.  Raises UsageError."""
+    """Return the typed value of a key or of a mechanism's option.  Raises UsageError if it is invalid."""
     node = given[key].node
     if key == SEEDS and isinstance(node, Scalar) and "," not in node.text:
         text = f"must be a list of seeds, got {written(node)}"
@@ -136,7 +128,7 @@ def _typed(key: Key, given: Table[Key, Setting]) -> Any:
         known = mechanism_registry.facts(chosen.text)
     except UsageError:
         if name:
-            return None  # it is told of the word
+            return None  # the issue is reported for the mechanism
         raise
     if name and name[0] not in known.options:
         raise UsageError(mechanism_registry.no_option(known, name[0]))
@@ -144,13 +136,12 @@ def _typed(key: Key, given: Table[Key, Setting]) -> Any:
         return typed(node, mechanism_registry.option_type(known.word, name[0]))
     options = [other[3] for other in given if other[:3] == role and len(other) > 3]
     missing = mechanism_registry.missing_options(known, options)
-    if missing and {*options} <= known.options.keys():  # a typo may be what is missing
+    if missing and {*options} <= known.options.keys():  # otherwise, an unknown option may be a misspelt required one
         raise UsageError(missing)
     return known.word
 
 
 def _recipe(values: Table[Key, Any]) -> Recipe:
-    """A recipe of typed values."""
     root: dict[str, Any] = {}
     for key, value in values.items():
         inner = root
@@ -164,16 +155,16 @@ def _recipe(values: Table[Key, Any]) -> Recipe:
 
 
 def _as_written(key: Key, given: Table[Key, Setting]) -> Key:
-    """The key as the user wrote it: without the place or stack that a shorthand filled in."""
+    """Return the key as the user wrote it: without the role or stack that a shorthand filled in."""
     sizes = (size for size in range(len(key), 0, -1) if key[:size] in given)
     size = next(sizes, 0)
     return (*key[:2], *key[3:]) if size > 2 and given[key[:size]].spread else key
 
 
 def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
-    """Values that follow from others where the recipe is silent; None takes one away.
+    """Return values that follow from other keys, for keys that are not set; None removes a key.
 
-    What a shorthand set in places that the model does not have is back at its default.
+    Values that a shorthand set for roles or stacks that the model lacks return to their defaults.
     """
     derived: dict[Key, Any] = {}
     shape_key, objective_key = ("model", "shape"), ("train", "objective")
@@ -218,11 +209,11 @@ def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
 
 
 def found(value: Any, place: Position, folders: bool = False) -> Any:
-    """The value of a key of `PATHS` with absolute paths, where the files are.
+    """Return the value of a key of `PATHS` with absolute paths of the files that exist.
 
-    A name is relative to the folder of the recipe file where it stands, on the command line to the
-    current folder; where there is no such file, to the current folder too, as in earlier versions.
-    One that is in neither stays as it is: the data folder may have it.  `folders` are found too.
+    A name is relative to the folder of its recipe file (on the command line: the current folder) or, if that file does
+    not exist, to the current folder, as in earlier versions.  A name found in neither stays unchanged, because the
+    data folder may contain it.  `folders` says whether a name may be that of a folder.
     """
     if isinstance(value, tuple):
         return tuple(found(name, place, folders) for name in value)
@@ -238,7 +229,7 @@ def found(value: Any, place: Position, folders: bool = False) -> Any:
 
 
 def with_paths(recipe: Recipe, change: Callable[[Key, Any], Any]) -> Recipe:
-    """The recipe with the values of `PATHS` changed."""
+    """Return the recipe with `change` applied to the values of `PATHS`."""
     for key in PATHS:
         section, name = key
         old = getattr(recipe, section)
@@ -248,9 +239,9 @@ def with_paths(recipe: Recipe, change: Callable[[Key, Any], Any]) -> Recipe:
 
 
 def relative_to(recipe: Recipe, folder: str | os.PathLike[str]) -> Recipe:
-    """The recipe with absolute paths written relative to a folder.
+    """Return the recipe with absolute paths made relative to a folder.
 
-    `found` reads them back from a recipe file there, also after both have moved together.
+    `found` resolves them from a recipe file in that folder, also after both have moved together.
     """
     start = os.path.realpath(folder)
 

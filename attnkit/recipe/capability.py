@@ -1,4 +1,4 @@
-"""Whether the attention mechanisms can do what the recipe asks of each place in the model."""
+"""Checks of whether the attention mechanisms support what the recipe requires of each role."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,23 +11,19 @@ from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import score_options
 
 ROTATING = ("rope", "alibi", "relative")
-"""Position schemes that work inside self-attention, so the mechanism has a say."""
+"""Position schemes that act inside self-attention, so that the mechanism must support them."""
 MANY = 12
-"""More mechanisms than these are not listed in a message."""
+"""Maximum number of mechanisms listed in a message."""
 
 
 OptionCheck = Callable[[Recipe, str, Mapping[str, Any]], None]
-"""Builds the attention layer of a role with these options; raises UsageError where it is refused.
-
-It comes from above, because it needs torch.
-"""
+"""Function that builds the attention layer of a role with given options and raises UsageError if they are refused.
+Higher layers pass it in, because it needs torch."""
 
 
 def window_issue(state: str, by_distance: bool) -> str:
-    """Why one row cannot attend to the disjoint caches of several contexts; "" where it can.
-
-    `state` and `by_distance` are the attributes of the mechanism.
-    """
+    """Return why a mechanism with this `state` cannot attend to disjoint caches of several contexts, or "" if it
+    can."""
     if state == "constant":
         return (
             "its attention keeps sums of what it has read, from which the begin token of each "
@@ -39,7 +35,7 @@ def window_issue(state: str, by_distance: bool) -> str:
 
 
 def _windows(recipe: Recipe) -> Iterator[Issue]:
-    """The method window where some layer cannot attend to disjoint caches."""
+    """Yield an issue if the method window is used and some layer cannot attend to disjoint caches."""
     chosen = recipe.model.attention.decoder
     asked = recipe.task == "question-answering" and "window" in recipe.contexts.methods
     if not asked or recipe.model.shape != "decoder":
@@ -54,7 +50,7 @@ def _windows(recipe: Recipe) -> Iterator[Issue]:
 
 
 def ranks_issue(recipe: Recipe, ranks: int) -> str | None:
-    """Why so many processes cannot train a model of this recipe together; None if they can."""
+    """Return why `ranks` processes cannot train a model of this recipe together, or None if they can."""
     train = recipe.train
     if ranks > 1 and train.parallel == "none":
         return f"train.parallel: none, but {ranks} processes are to train: set ddp or fsdp"
@@ -66,7 +62,7 @@ def ranks_issue(recipe: Recipe, ranks: int) -> str | None:
 
 
 def length_issue(recipe: Recipe, length: int) -> str:
-    """Why a model cannot read texts of `length` tokens; "" where it can."""
+    """Return why a model cannot read texts of `length` tokens, or "" if it can."""
     model, trained = recipe.model, recipe.data.max_length
     made = recipe.task in ("recall", "tagging")  # rows that must fit data.max_length
     if length <= trained or made:
@@ -89,9 +85,9 @@ def length_issue(recipe: Recipe, length: int) -> str:
 
 
 def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterator[Issue]:
-    """Every place whose mechanism cannot serve it, and what the model's attention cannot reach.
+    """Yield an issue for each role that its mechanism does not support, and for windows and lengths out of reach.
 
-    Values that only the mechanism itself can judge are tried by `option_check`, where it is given.
+    Option values that only the mechanism itself can judge are checked by `option_check`, if it is given.
     """
     fits = True
     for role in recipe.model.places:
@@ -101,7 +97,7 @@ def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterat
         try:
             facts = mechanism_registry.resolve_capabilities(chosen.name, options)
             found = [*_limits(facts, role, recipe)]
-            uneven = recipe.model.width % recipe.model.heads  # `rules` says so
+            uneven = recipe.model.width % recipe.model.heads  # reported by `rules`
             if options and option_check and not found and not uneven:
                 option_check(recipe, role, options)
         except UsageError as error:
@@ -117,7 +113,7 @@ def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterat
 
 
 def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """What its facts do not allow, and the option to blame, if any."""
+    """Yield each conflict with the mechanism's facts, and the option to blame or ""."""
     model, scheme, plain = recipe.model, recipe.model.positions, AttentionConfig().name
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
@@ -149,7 +145,7 @@ def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[s
 
 
 def _words(able: Callable[[MechanismSpec], bool]) -> str:
-    """The first mechanisms that can do something."""
+    """Return the names of the first `MANY` mechanisms that satisfy a condition."""
     known = map(mechanism_registry.facts, mechanism_registry.names())
     words = [facts.word for facts in known if able(facts)]
     return ", ".join(words[:MANY]) + ", ..." * (len(words) > MANY)

@@ -1,4 +1,4 @@
-"""Names that others use for what a recipe calls otherwise, and what to write instead."""
+"""Names of mechanisms and keys in papers and other toolkits, with their names in recipes."""
 
 _MECHANISMS = {
     "scaled-dot": ("softmax standard vanilla dot-product scaled-dot-product sdpa mha full flash flash-attention"),
@@ -30,7 +30,7 @@ _MECHANISMS = {
     "sink": "attention-sink",
     "{name: scaled-dot, residual_scores: true}": "realformer",
 }
-"""`model.attention` -> what others call it, in small letters with hyphens."""
+"""Value of `model.attention` -> its other names, in lower case with hyphens."""
 
 _KEYS = {
     "model.attention": "attention mechanism",
@@ -66,18 +66,18 @@ _KEYS = {
     "search.beam": "num_beams beam_size",
     "search.max_length": "max_new_tokens",
 }
-"""Key of ours -> what other toolkits call it."""
+"""Recipe key -> its names in other toolkits."""
 
 MECHANISMS = {name: ours for ours, names in _MECHANISMS.items() for name in names.split()}
 KEYS = {name: ours for ours, names in _KEYS.items() for name in names.split()}
 
 
 def mechanism(word: str) -> str | None:
-    """What to write instead of a mechanism's name in papers; None where it is not known."""
+    """Return the value of `model.attention` for a mechanism's name in papers, or None if the name is unknown."""
     plain = word.casefold().replace("_", "-").replace(" ", "-")
     return MECHANISMS.get(plain) or MECHANISMS.get(plain.removesuffix("-attention"))
 
 
 def also_known_as(word: str) -> list[str]:
-    """The other names of a mechanism."""
+    """Return the other names of a mechanism."""
     return _MECHANISMS.get(word, "").split()

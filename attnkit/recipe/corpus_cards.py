@@ -1,7 +1,7 @@
-"""Corpus cards: what a corpus is, where its files lie, their sizes and hashes.
+"""Corpus cards: metadata of corpora, with the location, size and hash of each file.
 
-A card is a YAML file in `cards/`, named after its corpus.  A hash stands in it only where it was
-computed from the file or quoted from a source that a comment names; otherwise it is null.
+A card is a YAML file in `cards/`, named after its corpus.  A hash is given only if it was computed from the file or
+quoted from a source that a comment names; otherwise it is null.
 """
 
 from functools import cache
@@ -26,7 +26,7 @@ Url = Annotated[str, Field(pattern=r"^https://[^/?#@:]+")]
 
 
 class Archive(_CardPart):
-    """A tar archive, compressed or not, of which some members are wanted."""
+    """A tar archive, compressed or not, of which some members are used."""
 
     url: Url
     size: Bytes | None = None
@@ -34,103 +34,99 @@ class Archive(_CardPart):
 
 
 class File(_CardPart):
-    """One file of a corpus."""
-
     path: str
-    """Below the folder of the corpus."""
+    """Path relative to the folder of the corpus."""
     size: Bytes | None = None
-    """Bytes; null where it is not known."""
+    """Size in bytes; null if unknown."""
     sha256: Sha256 | None = None
-    """Null where nobody computed it."""
     url: Url | None = None
-    """Where it is downloaded from; null with an archive, or where it must be put by hand."""
+    """Download address; null if an archive contains the file, or if it must be placed by hand."""
     archive: str | None = None
-    """The archive that holds it."""
+    """Key of `Card.archives`."""
     member: str | None = None
-    """Its name in that archive."""
+    """Name of the file in the archive."""
 
 
 Files = Annotated[
     tuple[File, ...], BeforeValidator(lambda given: given if isinstance(given, list) else [given]), Field(min_length=1)
 ]
-"""One file, or a list of files that are read one after the other."""
+"""One file, or several that are read one after the other."""
 
 
 class RowLength(_CardPart):
-    """How long the rows of a generated corpus are, and can be."""
+    """Lengths of the rows of a generated corpus."""
 
     unit: str
-    """What is counted, such as pairs."""
+    """Unit of length, such as pairs."""
     trained: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
-    """The shortest and the longest row of training."""
+    """Minimum and maximum length in training."""
     most: int
-    """The longest row that can be made."""
+    """Maximum length that can be generated."""
 
 
 class MarkedPart(_CardPart):
-    """Some rows of a split of marked positions."""
+    """A group of rows of one split."""
 
     rows: Annotated[int, Field(ge=1)]
     tokens: tuple[Annotated[int, Field(ge=1)], int]
-    """The shortest and the longest row."""
+    """Minimum and maximum number of tokens in a row."""
     pairs: int = 0
-    """Recall: keys, each with its value."""
+    """Recall: number of keys, each with its value."""
 
 
 class Marked(_CardPart):
-    """How a generator writes rows token by token: of most, marked positions are predicted."""
+    """Settings of a generator of `data.synthetic.marked`; most of these generators predict marked positions only."""
 
     writer: str
-    """A function of `data.synthetic.marked`."""
+    """Key of `data.synthetic.marked.WRITERS`."""
     vocabulary: int
     splits: dict[str, tuple[MarkedPart, ...]]
     random_fill: bool = False
-    """Recall: whether tokens between queries are random, or all 0."""
+    """Recall: whether tokens between queries are random; otherwise they are 0."""
     noise: float = 0.0
-    """In-context recall: share of pairs that are of noise tokens."""
+    """In-context recall: share of pairs that consist of noise tokens."""
     noise_tokens: int = 0
     copied: int = 0
-    """Selective copying: tokens to copy."""
+    """Selective copying: number of tokens to copy."""
 
 
 class Card(_CardPart):
-    """A corpus as its YAML file describes it."""
+    """A corpus as described by its YAML file."""
 
     name: str
-    """The corpus word of recipes: the name of the card's file."""
+    """Value of `data.corpus`; the name of the card's file."""
     title: str
     task: Task
-    """That of its recipes; all corpora serve language-modeling, too."""
+    """Task of the corpus; every corpus also serves language-modeling."""
     format: Literal["lines", "jsonl", "csv", "tsv", "parquet", "plain", "parlai", "generated"]
-    """lines: aligned files, one for each language; generated: none; the others: one file a split, with a row each of
-    named fields (jsonl, csv, tsv, parquet), of a text (plain), or of a dialogue (parlai)."""
+    """lines: aligned files, one for each language; generated: no files; the others: one file for each split, whose
+    rows have named fields (jsonl, csv, tsv, parquet), a text (plain) or a dialogue (parlai)."""
     languages: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Of a translation, the words that `data.source` and `data.target` may be; else what texts consist of."""
+    """Translation: values of `data.source` and `data.target`; otherwise the language, or words, tokens or numbers."""
     columns: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = {}
-    """The field of each language, or of `source` and `target`, where it is called otherwise.  In
-    CSV and TSV without a line of names it is a number, from 1."""
+    """Field of each language, or of `source` and `target`, if its name differs; in CSV and TSV without a header, the
+    number of the column, from 1."""
     labels: tuple[str, ...] = ()
-    """Classification: the labels in order; a row may have the number of one instead, from 0."""
+    """Classification: the labels in order; a row may contain the index of a label instead, from 0."""
     folder: str | None = None
-    """Where its files are below the data folder; null: in a folder of its name."""
+    """Folder of the files below the data folder; null: the name of the corpus."""
     licence: str
     citation: str
     homepage: str | None
     obtain: str | None = None
-    """How to come by the files where they are not downloaded."""
+    """Instructions for obtaining the files if they are not downloaded."""
     note: str | None = None
     tokenized: bool = False
-    """Whether the texts are split into words at spaces already, as no reader would write them."""
+    """Whether the texts are already split into words at spaces, unlike ordinary text."""
     line_tokens: int | None = None
-    """Tokens of each line of a generated corpus of which the distribution of every next token is
-    known, in blocks that divide a line; null for all others."""
+    """Number of tokens in a line of a generated corpus whose next-token distributions are known, in blocks that divide
+    a line; null for all other corpora."""
     length: RowLength | None = None
-    """Recall and tagging: the length of rows, which can be made longer than training sees them."""
+    """Recall and tagging: lengths of the rows, which can exceed those in training."""
     marked: Marked | None = None
-    """How the generator writes rows token by token."""
     archives: dict[str, Archive] = {}
     splits: dict[str, dict[str, Files]]
-    """Split -> language -> files; the only key is `rows` where a file holds both sides."""
+    """Split -> language -> files; the only language is `rows` if a file contains both sides."""
 
     def files(self) -> list[File]:
         return [file for sides in self.splits.values() for parts in sides.values() for file in parts]
@@ -143,22 +139,19 @@ class Card(_CardPart):
 
 @cache
 def names() -> tuple[str, ...]:
-    """The corpus words that recipes may use, sorted; those that start with toy- are generated."""
+    """Return the names of all corpora, sorted; names that start with toy- are generated corpora."""
     folder = files("attnkit.data") / "cards"
     return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".yaml")))
 
 
 def row_length(name: str | None) -> RowLength | None:
-    """How long the rows of a corpus can be made; None for files, and for what is not known."""
+    """Return the lengths of the rows of a generated corpus; None for files and for unknown names."""
     return load(name).length if name in names() else None
 
 
 @cache
 def load(name: str) -> Card:
-    """The card of a corpus.
-
-    Raises RecipeError: there is no such card (the nearest name is given), or it is malformed.
-    """
+    """Return the card of a corpus.  Raises RecipeError if it is missing (with the nearest name) or malformed."""
     if name not in names():
         near = hint(name, names(), "`attnkit recipe list --corpora` lists them")
         raise RecipeError(f"no corpus is called {quoted(name)}; {near}")

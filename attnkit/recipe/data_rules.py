@@ -1,6 +1,6 @@
-"""Which keys of a data section do not go together; recipes and corpora are checked by these rules.
+"""Constraints between the keys of a data section, for recipes and for corpora.
 
-No data is read: a corpus is known by its card, files by their names.
+No data is read: a corpus is represented by its card, files by their names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from attnkit.text import hint, quoted
 
 SPLITS = ("train", "valid", "test")
 HUGGING_FACE = "hf:"
-"""Begins the name of a data set of Hugging Face: hf:OWNER/NAME or hf:OWNER/NAME:CONFIG."""
+"""Prefix of Hugging Face data sets: hf:OWNER/NAME or hf:OWNER/NAME:CONFIG."""
 _FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -27,7 +27,7 @@ NO_SIZE = "only generated corpora have a size; use data.rows to keep fewer rows"
 
 
 def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
-    """What is wrong with a data section of a recipe of this task."""
+    """Yield the issues of a data section in a recipe of this task."""
     named = [split for split in SPLITS if getattr(data, split) is not None]
     labels, source, target = _labels_refused(data, task), data.source, data.target
     if labels:
@@ -60,7 +60,7 @@ def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
 
 
 def split_issues(data: DataConfig, scored: Sequence[str]) -> Iterator[Issue]:
-    """Splits that training and scoring need beside those that are there."""
+    """Yield an issue for each split that training or scoring needs and that does not exist."""
     named = splits_at_hand(data)
     for split in ("train", "valid"):
         if data.corpus is None and named and split not in named:
@@ -102,7 +102,7 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
 
 
 def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
-    """Why these files cannot be those of a split; "" where they can."""
+    """Return why these files cannot form a split, or "" if they can."""
     if not 1 <= len(files) <= 2:
         return f"must be one file, or two aligned files, got {len(files)}"
     if len(files) == 2 and (task == "language-modeling" or form not in ("auto", "lines")):
@@ -123,7 +123,7 @@ def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
 
 
 def _labels_refused(data: DataConfig, task: str) -> str:
-    """Why these cannot be the labels; "" where they can."""
+    """Return why the labels are refused, or "" if they are valid."""
     given = data.labels
     known = data.corpus in corpus_cards.names() and corpus_cards.load(str(data.corpus)).labels
     if task != "classification":
@@ -139,29 +139,29 @@ def _labels_refused(data: DataConfig, task: str) -> str:
 
 
 def files_of(data: DataConfig, split: str) -> tuple[str, ...]:
-    """The files that a data section names for a split."""
+    """Return the files that a data section names for a split."""
     value = getattr(data, split)
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 
 def format_of(files: tuple[str, ...], form: str) -> str:
-    """The format of the files of a split: `data.format`, or what auto makes of their names."""
+    """Return the format of a split's files: `data.format` or, if that is auto, the one that their names indicate."""
     if form != "auto" or not files:
         return form
     if len(files) == 2:
         return "lines"
     if files[0].startswith(HUGGING_FACE):
-        return "jsonl"  # which they are written as
+        return "jsonl"  # the format in which data sets are stored
     return _FORMATS.get(PurePath(files[0].removesuffix(".gz").removesuffix(".xz")).suffix, "plain")
 
 
 def splits_at_hand(data: DataConfig) -> tuple[str, ...]:
-    """The splits that files of one's own have, or that are taken from the training data."""
+    """Return the splits that have files of their own or are taken from the training data."""
     return tuple(s for s in SPLITS if getattr(data, s) is not None or data.split_off(s))
 
 
 def split_notes(recipe: Recipe) -> list[str]:
-    """What a user should know of the splits that are scored."""
+    """Return notes for the user on the splits that are scored."""
     data = recipe.data
     if data.train is None or "test" in splits_at_hand(data) or recipe.eval.splits != ("valid",):
         return []

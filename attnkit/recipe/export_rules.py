@@ -1,4 +1,4 @@
-"""What a trained model can be exported to, from the facts of its recipe alone."""
+"""Formats to which a trained model can be exported, derived from its recipe alone."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,11 +8,11 @@ from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import shown
 
 TARGETS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
-"""Word of `attnkit export --to` -> the name of what reads the result."""
+"""Value of `attnkit export --to` -> name of the library that reads the result."""
 PRODUCTS = ("scaled-dot", "dot")
-"""Mechanisms that libraries for plain transformers compute; `dot` by larger queries."""
+"""Mechanisms that libraries for plain transformers compute; `dot` by scaling up the queries."""
 ONLY_TRAINED = ("attention_dropout", "score_noise")
-"""Options that change nothing after training."""
+"""Options that have no effect after training."""
 POSITIONS = {
     "huggingface": ("sinusoidal", "learned", "none"),
     "ctranslate2": ("sinusoidal", "learned", "none", "rope"),
@@ -20,19 +20,19 @@ POSITIONS = {
 
 
 def pretrained_class(recipe: Recipe) -> str:
-    """The family of transformers that computes what an exported model does."""
+    """Return the model family of transformers that computes the same function as an exported model."""
     if recipe.model.shape == "decoder":
         return "OPT"
     return "Pegasus" if recipe.model.norm == "pre" else "Marian"
 
 
 def export_issue(recipe: Recipe, target: str) -> str:
-    """What of a model cannot be exported to one of `TARGETS`; "" where all can."""
+    """Return a property of the model that prevents its export to one of `TARGETS`, or "" if there is none."""
     return next(_export_issues(recipe, target), "")
 
 
 def refusal(recipe: Recipe, target: str) -> str:
-    """Why a model cannot be exported, and what can be done instead; "" where it can."""
+    """Return why a model cannot be exported and what can be done instead, or "" if it can be exported."""
     what = export_issue(recipe, target)
     others = [other for other in TARGETS if not export_issue(recipe, other)]
     instead = f"; use --to {' or '.join(others)}" if others else ", nor to any other format"
@@ -40,13 +40,13 @@ def refusal(recipe: Recipe, target: str) -> str:
 
 
 def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
-    """What named variants can be exported to; why not, where all are alike."""
+    """Yield the export formats of named variants, with the reasons for missing formats if all variants are alike."""
     groups: dict[str, list[str]] = {}
     for name, recipe in recipes:
         able = [target for target in TARGETS if not export_issue(recipe, target)]
         if "huggingface" in able:
             able[0] += f" ({pretrained_class(recipe)})"
-            if recipe.tokenizer.model:  # which is not opened here
+            if recipe.tokenizer.model:  # a file that is not opened here
                 able[0] += " if tokenizer.model has no byte fallback, words or pieces across spaces"
         groups.setdefault(", ".join(able) or "none", []).append(name)
     for able_text, names in groups.items():

@@ -1,4 +1,4 @@
-"""Where recipes are found, and what a recipe is called."""
+"""Locations and names of recipes."""
 
 import os
 import re
@@ -11,33 +11,33 @@ from attnkit.text import nearest, quoted
 SUFFIX = ".yaml"
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 NAMES = "use ASCII letters, digits, '.', '_', '+' and '-', at most 64, the first no sign but '_'"
-"""What a name may consist of, for messages; see `is_name`."""
+"""Characters allowed in a name, for messages; see `is_name`."""
 LIST = "`attnkit recipe list` shows the shipped ones"
 LISTED = 3
-"""Recipes that a message suggests, at most."""
+"""Maximum number of recipes that a message suggests."""
 
 
 def library() -> Path:
-    """The folder of shipped recipes: beside the package in a clone, inside it when installed."""
+    """Return the folder of shipped recipes: beside the package in a clone, inside it if installed."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "_recipes"
     return inside if inside.is_dir() else package.parent / "recipes"
 
 
 def shipped() -> dict[str, Path]:
-    """The shipped recipes by name, `quickstart` first, the rest sorted."""
+    """Return the shipped recipes by name, `quickstart` first, the others sorted."""
     folder = library()
     found = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob(f"*{SUFFIX}")}
     return {name: found[name] for name in sorted(found, key=lambda n: (n != "quickstart", n))}
 
 
 def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
-    """The file of a recipe that is named by its path from a folder, or by its name when shipped.
+    """Return the file of a recipe, given its path relative to `folder` or the name of a shipped recipe.
 
-    Raises MissingInputError, naming the recipes of a folder, or the nearest shipped ones.
+    Raises MissingInputError, which names the recipes in a folder or the nearest shipped ones.
     """
     path = folder / recipe
-    with suppress(OSError, ValueError):  # a name that is too long or holds a zero byte
+    with suppress(OSError, ValueError):  # a name that is too long or contains a zero byte
         if path.exists() and not path.is_dir():
             return path
     known, name = shipped(), Path(recipe).as_posix()
@@ -55,14 +55,14 @@ def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a folder of the run directory."""
+    """Return whether a text can name a folder of the run directory."""
     return _SAFE.fullmatch(text) is not None
 
 
 def name_of(path: Path) -> str:
-    """What a recipe file is called: its path below a folder `recipes`, elsewhere its stem.
+    """Return the name of a recipe file: its path below a folder `recipes`, otherwise its stem.
 
-    The name becomes a folder of the run directory.  Raises RecipeError when it cannot be one.
+    The name becomes a folder of the run directory.  Raises RecipeError if it cannot be one.
     """
     absolute = path.absolute()
     folders = absolute.parent.parts

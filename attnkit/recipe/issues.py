@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, collected so that one error tells all of it."""
+"""Issues of a recipe, collected so that one error reports all of them."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, NoReturn, TypeAlias
@@ -7,18 +7,18 @@ from attnkit.errors import RecipeError
 from attnkit.text import quoted, safe_text
 
 NAMED_VARIANTS = 3
-"""Variants that an issue names."""
+"""Maximum number of variants that an issue names."""
 MOST = 20
-"""Issues that are told; the rest is counted."""
+"""Maximum number of issues that are reported; the others are counted."""
 
 Key = tuple[str, ...]
 """A key as its parts: ("train", "lr")."""
 Issue: TypeAlias = tuple[str, ...]
-"""What does not fit together: a text, and the dotted keys concerned, the one to blame first."""
+"""A conflict between keys: the message, then the dotted keys involved, with the key to blame first."""
 
 
 class Position(NamedTuple):
-    """A position; `line` 0 means the whole source (the command line)."""
+    """A position in a source; `line` 0 stands for the whole source (the command line)."""
 
     source: str
     line: int = 0
@@ -33,7 +33,7 @@ COMMAND_LINE = Position("command line")
 
 
 class Issues:
-    """Collects issues of the current `variant`, each once for all variants that have it."""
+    """Collected issues of the current `variant`; an issue that several variants share is stored once."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Position, Key, str], tuple[str, list[str]]] = {}
@@ -41,7 +41,7 @@ class Issues:
         self.variant: str | None = None
 
     def add(self, place: Position, key: Key, text: str | Callable[[], str]) -> None:
-        """Note an issue; a text that takes long to make is a function."""
+        """Add an issue; `text` is a function if it is slow to compute."""
         same = (place, key, text if isinstance(text, str) else "")
         if same not in self._found:
             if len(self._found) >= MOST:
@@ -56,7 +56,7 @@ class Issues:
         return bool(self._found)
 
     def stop(self, variants: int = 1) -> None:
-        """Raise RecipeError with one line an issue, in the order of the file, if there is any."""
+        """Raise RecipeError with one line per issue, in the order of the file, if there are any."""
         found = sorted((place, key, *rest) for (place, key, _), rest in self._found.items())
         lines = []
         for place, key, text, names in found:
@@ -70,7 +70,7 @@ class Issues:
 
 
 def refuse(place: Position, text: str, key: Key = ()) -> NoReturn:
-    """Raise RecipeError for the one issue that ends the reading."""
+    """Raise RecipeError for a single issue that stops the reading."""
     raise RecipeError(_line(place, key, text))
 
 
@@ -79,7 +79,7 @@ def _line(place: Position, key: Key, text: str) -> str:
 
 
 def dotted(key: Iterable[str]) -> str:
-    """A key as users write it, made safe and short; quoted where its ends are blank."""
+    """Return a key as users write it, made safe and short, and quoted if it starts or ends with white space."""
     text = safe_text(".".join(key)).replace("\n", "\\n").replace("\t", "\\t")
     if not text or text != text.strip():
         return quoted(text)

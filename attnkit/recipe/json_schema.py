@@ -1,6 +1,6 @@
-"""The JSON Schema of recipe files, by which editors complete and check them.
+"""JSON Schema of recipe files, for completion and checks in editors.
 
-`recipes/recipe.schema.json` is what `json_schema` returns; `attnkit recipe schema` prints it.
+`recipes/recipe.schema.json` contains the result of `json_schema`; `attnkit recipe schema` prints it.
 """
 
 import ast
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def json_schema() -> Json:
-    """The schema of a recipe file: the sections with their shorthands, variants and extends."""
+    """Return the schema of a recipe file: sections with their shorthands, variants and extends."""
     root = Recipe.model_json_schema()
     parts: Json = root["$defs"]
     published = Published.model_json_schema()
@@ -65,7 +65,7 @@ def json_schema() -> Json:
 
 
 def _shorthands(parts: Json) -> None:
-    """What may be written instead of a full mapping."""
+    """Add the short forms that may be written instead of a full mapping."""
     known = [mechanism_registry.facts(word) for word in mechanism_registry.names()]
     single = [one for one in known if not one.composite]
     alone = [one.word for one in single if not any(o.required for o in one.options.values())]
@@ -98,7 +98,7 @@ def _shorthands(parts: Json) -> None:
 
 
 def _mechanism(known: MechanismSpec, parts: Json) -> Json:
-    """A mechanism with its options; types that have a name are added to `parts`."""
+    """Return the schema of a mechanism and its options; types that have a name are added to `parts`."""
     properties: Json = {"name": {"const": known.word}}
     for name in known.options:
         schema = mechanism_registry.option_type(known.word, name).json_schema()
@@ -117,9 +117,9 @@ def _mechanism(known: MechanismSpec, parts: Json) -> Json:
 
 
 def _describe(parts: Json) -> None:
-    """Give keys the docstrings below them.
+    """Set the description of each key to the docstring below it.
 
-    pydantic would read the source whenever a type is made, which takes a tenth of a short command.
+    pydantic would read the source whenever a type is created, which takes a tenth of the time of a short command.
     """
     for kind in Section.__subclasses__():
         properties = parts[kind.__name__]["properties"]
@@ -132,7 +132,7 @@ def _describe(parts: Json) -> None:
 
 
 def _tidy(part: Json) -> None:
-    """Drop what an editor cannot use: titles made from names, defaults of whole sections."""
+    """Drop what editors cannot use: titles made from names, and defaults of whole sections."""
     if isinstance(part.get("title"), str):
         del part["title"]
     if "$ref" in part:

@@ -1,4 +1,4 @@
-"""Loading: a file, what it extends, its variants, and the overrides of the command line."""
+"""Loading of a recipe: a file, the files that it extends, its variants and the overrides of the command line."""
 
 from collections.abc import Collection, Sequence
 from collections.abc import Mapping as Table
@@ -23,36 +23,33 @@ from attnkit.recipe.yaml_nodes import LARGEST, Mapping, Node, Scalar, is_null, r
 from attnkit.text import hint, quoted
 
 ONLY = "base"
-"""Name of the single variant of a recipe without variants."""
+"""Name of the only variant of a recipe without variants."""
 MOST_VARIANTS = 100
 EMPTY = Mapping(COMMAND_LINE, {})
 
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """A recipe file as it is understood: one resolved recipe for each variant."""
+    """A loaded recipe file, with one resolved recipe for each variant."""
 
     name: str
-    """Path below a folder `recipes` without suffix, elsewhere the stem."""
+    """Path below a folder `recipes` without suffix, otherwise the stem."""
     path: Path
-    """The file."""
     variants: dict[str, Recipe]
     """Resolved recipes in the order of the file."""
     baseline: str | None
-    """The variant that the others are compared with; None where there is only one."""
+    """Variant that the others are compared with; None if there is only one variant."""
     origins: dict[str, dict[str, str]]
     """Variant -> dotted key -> "default", "derived", "command line" or "file:line:column"."""
     published: Published | None = None
-    """Figures from elsewhere, shown beside the scores."""
+    """Published figures, shown beside the scores."""
     swept: dict[str, list[str]] = field(default_factory=dict)
-    """Of a sweep: variant of the file -> the variants that were made of it, or equal those."""
+    """Sweep: variant of the file -> the variants generated from it; of equal variants, the one that is kept."""
 
     def chosen(self, names: Sequence[str] | None) -> list[str]:
-        """The named variants in the order of the recipe; all of them where none is named.
+        """Return the named variants in the order of the recipe, or all if no name is given.
 
-        In a sweep a variant of the recipe stands for all that were made of it.
-
-        Raises UsageError: the recipe has no such variant.
+        In a sweep, a variant of the file selects all variants generated from it.  Raises UsageError for unknown names.
         """
         wanted = list[str]()
         for name in names or self.variants:
@@ -79,12 +76,12 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), *, option_check: Opt
     """Read and check a recipe with all its variants.
 
     Args:
-        recipe: a path, or the name of a shipped recipe.
-        overrides: KEY=VALUE texts that win over the file and its variants.
-        option_check: builds attention layers with options, for values that only the mechanism can
-            judge (`models.check_options`, which needs torch); they are not judged when it is None.
+        recipe: Path, or name of a shipped recipe.
+        overrides: KEY=VALUE strings that take precedence over the file and its variants.
+        option_check: Builds attention layers, to check option values that only the mechanism can judge
+            (`models.check_options`, which needs torch); if None, these values are not checked.
 
-    Raises RecipeError with one line a problem, MissingInputError when a file is not there.
+    Raises RecipeError with one line per problem, MissingInputError if a file does not exist.
     """
     issues, documents = Issues(), _documents(resolve(recipe))
     document, base = documents[0], Settings(issues)
@@ -134,11 +131,12 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), *, option_check: Opt
 def _without_twins(
     built: Table[str, Built], made_of: Table[str, tuple[str, Combination]]
 ) -> tuple[dict[str, Built], dict[str, list[str]]]:
-    """A sweep's variants, each once: a sweep over what variants differ in makes them equal.
+    """Return the variants of a sweep without duplicates, and the variants generated from each variant of the file.
 
-    Where all of them are equal, their names are those of the sweep alone.
+    A sweep over a key in which variants differ makes these variants equal.  If all variants of the file become equal,
+    they are named after the point of the sweep alone.
     """
-    first: dict[tuple[str, str], str] = {}  # point, recipe -> the first variant that is so
+    first: dict[tuple[str, str], str] = {}  # (point, digest of the recipe) -> first variant
     for name, (_, point) in made_of.items():
         first.setdefault((point.name, digest(built[name].recipe)), name)
     alone = len(first) == len({point for point, _ in first})
@@ -152,16 +150,14 @@ def _without_twins(
 
 
 _BEFORE_THE_KEY = {("data", "normalize"): "none"}
-"""What runs did that were written before there was a key, where that is not its default."""
+"""Values of keys that runs of earlier versions lack, if they differ from the default."""
 
 
 def load_resolved(path: Path, overrides: Sequence[str] = (), content: bytes | None = None) -> Recipe:
-    """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
+    """Read a resolved recipe that `dump` wrote, such as that of a run, and apply overrides.
 
-    `content` is that of the file where it has been read already.  Types and ranges are checked;
-    what fits together is not checked again, because the run exists.
-
-    Raises RecipeError, MissingInputError.
+    `content` is the content of the file, if already read.  Types and ranges are checked; combinations of keys are not
+    checked again, because the run exists.  Raises RecipeError or MissingInputError.
     """
     issues = Issues()
     root = read_file(path, content)
@@ -183,7 +179,7 @@ def load_resolved(path: Path, overrides: Sequence[str] = (), content: bytes | No
 
 
 def _documents(path: Path) -> list[Document]:
-    """A recipe file, the one that it extends, and so on."""
+    """Read a recipe file and the chain of files that it extends."""
     documents = [_document(path)]
     while (node := documents[-1].extends) is not None:
         if not isinstance(node, Scalar) or node.null:
@@ -201,7 +197,6 @@ def _documents(path: Path) -> list[Document]:
 
 
 def _document(path: Path) -> Document:
-    """Read a file, and part the keys about it from the settings."""
     root = read_file(path)
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
     about = {name: node for name, (_, node) in root.fields.items() if name in FILE_KEYS}
@@ -212,7 +207,6 @@ def _document(path: Path) -> Document:
 
 
 def _variants(node: Node) -> dict[str, Override]:
-    """The variants of a file, which may be none."""
     if is_null(node):
         return {}
     if not isinstance(node, Mapping):
@@ -233,7 +227,7 @@ def _variants(node: Node) -> dict[str, Override]:
 
 
 def _read_words(words: Sequence[str]) -> tuple[list[list[Override]], list[str]]:
-    """What KEY=VALUE words set, each with one value or several; those of `variants.` apart."""
+    """Parse KEY=VALUE words: overrides with one or several values each, and unparsed words for `variants.`."""
     changes, later = [], []
     for text in words:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -251,7 +245,7 @@ def _read_words(words: Sequence[str]) -> tuple[list[list[Override]], list[str]]:
 
 
 def _by_variant(words: Sequence[str], variants: Collection[str]) -> dict[str, list[Override]]:
-    """What `variants.NAME.KEY=VALUE` words set; a name may have dots and equals signs."""
+    """Parse `variants.NAME.KEY=VALUE` words; a name may contain dots and equals signs."""
     own: dict[str, list[Override]] = {}
     for text in words:
         text = text.removeprefix("variants").removeprefix(".")
@@ -269,7 +263,7 @@ def _by_variant(words: Sequence[str], variants: Collection[str]) -> dict[str, li
 def _build(
     tables: Table[str, Settings], issues: Issues, start: Position, option_check: OptionCheck | None
 ) -> dict[str, Built]:
-    """Build every variant; ask what fits together once all values are right alone."""
+    """Build every variant; combinations of keys are checked only if every value is valid alone."""
     built = {}
     for issues.variant, settings in tables.items():
         result = build(settings, issues, start)
@@ -286,7 +280,7 @@ def _build(
 
 
 def _baseline(named: Sequence[Node], variants: list[str], swept: Table[str, list[str]]) -> str | None:
-    """The variant to compare with: the last that is named, else the first of several."""
+    """Return the variant to compare with: the last one named, otherwise the first of several."""
     if not named or is_null(named[-1]):
         return variants[0] if len(variants) > 1 else None
     node = named[-1]

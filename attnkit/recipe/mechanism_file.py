@@ -1,10 +1,10 @@
-"""What a mechanism's file says of itself, read as text: nothing of it is imported or run.
+"""Facts of a mechanism, read from the text of its file, which is neither imported nor run.
 
-The convention of such a file: the docstring begins with "Name: formula.", has a sentence that
-begins with "Source:" and a paragraph that begins with "Worked number:"; the last class is the
-mechanism; its class attributes and the defaults of its keyword-only arguments are literals.
-Annotations of options become pydantic types; one that is not built from bool, int, float, str,
-None, Literal, tuple, list and unions lets every value through, and the mechanism checks it itself.
+Conventions of such a file: the docstring starts with "Name: formula.", and has a sentence that starts with "Source:"
+and a paragraph that starts with "Worked number:"; the last class is the mechanism; its class attributes and the
+defaults of its keyword-only arguments are literals.  Annotations of options become pydantic types.  An annotation that
+is not built from bool, int, float, str, None, Literal, tuple, list and unions accepts every value, which the mechanism
+checks itself.
 """
 
 import ast
@@ -26,40 +26,38 @@ from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
-"""The class that every mechanism derives from."""
+"""Base class of all mechanisms."""
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
 _BEYOND_SCORES = ("added", "allowed", "answer", "forward", "normalise")
-"""Methods by which a scored mechanism is more than its scores."""
+"""Methods whose definition makes a scored mechanism more than its scores, so that it cannot be mixed."""
 _Class: TypeAlias = tuple[Path, ast.ClassDef]
 
 
 @plain_dataclass(frozen=True)
 class Option:
-    """One option of a mechanism."""
-
     type: Any
-    """What a value must be, as pydantic reads it."""
+    """Type against which pydantic validates values."""
     default: Any = None
     required: bool = False
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
 class MechanismSpec:
-    """What a mechanism's file says of itself in literals."""
+    """Facts that a mechanism's file states in literals."""
 
     word: str
     path: Path
     doc: str
     origin: str = "attnkit"
-    """Who brings it: attnkit, a package, or the file of a plug-in."""
+    """Provider of the mechanism: attnkit, a package, or the file of a plug-in."""
     options: Mapping[str, Option] = field(default_factory=dict)
     mixable: bool = False
-    """Whether its scores can be mixed with others: no mask of its own, no parts."""
+    """Whether its scores can be mixed with those of other mechanisms: it has no mask of its own and no parts."""
     uses: str = "qkv"
     facts_with: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """Option -> value -> facts that differ with it."""
+    """Option -> value -> facts that differ with that value."""
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Option -> facts that differ once it is given."""
+    """Option -> facts that differ if the option is set."""
     causal: bool = True
     encoder: bool = True
     cross: bool = True
@@ -68,40 +66,40 @@ class MechanismSpec:
     map: str = "exact"
     cost: str = ""
     quadratic: bool = True
-    """Whether the time grows as the number of pairs of queries and keys."""
+    """Whether the time is proportional to the number of pairs of queries and keys."""
     state: str = "growing"
     by_distance: bool = False
     remembers_queries: bool = False
     why: str = ""
     onnx: tuple[str, ...] = ("encoder", "decoder", "cross")
-    """Places in which it can be exported to ONNX."""
+    """Roles in which it can be exported to ONNX."""
     ahead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Option -> values with which it cannot hide the future."""
+    """Option -> values with which it is not causal."""
     composite: str = ""
-    """The option that lists the parts, in a mechanism that is made of others."""
+    """Option that lists the parts of a mechanism made of others; otherwise empty."""
     layered: bool = False
-    """Whether the parts take turns, one a layer, instead of being mixed in every layer."""
+    """Whether the parts alternate, one per layer, instead of being mixed in every layer."""
     pairs: Mapping[str, str] = field(default_factory=dict)
-    """Option -> value that takes exactly two parts."""
+    """Option -> value that requires exactly two parts."""
 
     @property
     def title(self) -> str:
-        """The name in words: the first line of the docstring up to the colon."""
+        """Name in words: the first line of the docstring up to the colon."""
         return self.doc.partition("\n")[0].partition(":")[0]
 
     @property
     def formula(self) -> str:
-        """The first line of the docstring after the colon; empty where there is none."""
+        """First line of the docstring after the colon, or ""."""
         return self.doc.partition("\n")[0].partition(":")[2].strip().rstrip(".")
 
     @property
     def source(self) -> str:
-        """What follows "Source:" up to the end of that paragraph; empty where it is missing."""
+        """Text from "Source:" to the end of the paragraph, or ""."""
         return self._paragraph(r"\b[Ss]ource:")
 
     @property
     def worked(self) -> str:
-        """The paragraph after "Worked number:"; empty where it is missing."""
+        """Text from "Worked number:" to the end of the paragraph, or ""."""
         return self._paragraph(r"^Worked number:")
 
     def _paragraph(self, start: str) -> str:
@@ -110,14 +108,14 @@ class MechanismSpec:
 
 
 _FACTS = [*get_type_hints(MechanismSpec)][6:]
-"""What class attributes say; the fields before them are read in other ways."""
+"""Facts read from class attributes; the fields before them are obtained in other ways."""
 
 
 def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
-    """The facts of a mechanism's file.
+    """Return the facts of a mechanism's file.
 
-    Raises UsageError (file:line and the reason) where it is no Python, where its last class is no
-    mechanism, and where a fact or a default is not a literal or a fact has another type.
+    Raises UsageError (file:line and the reason) if the file is not valid Python, its last class is not a mechanism, a
+    fact or default is not a literal, or a fact has the wrong type.
     """
     chain = _chain(path)
     facts: dict[str, Any] = {}
@@ -150,7 +148,7 @@ def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
 
 
 def _options(file: Path, arguments: ast.arguments) -> dict[str, Option]:
-    """The options that a constructor takes: its keyword-only arguments."""
+    """Return the options of a constructor: its keyword-only arguments."""
     options = {}
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         kind = annotation(ast.unparse(argument.annotation)) if argument.annotation else Any
@@ -160,7 +158,7 @@ def _options(file: Path, arguments: ast.arguments) -> dict[str, Option]:
 
 
 def mechanism_class(path: Path) -> str:
-    """The name of the class that is the mechanism: the last one of its file."""
+    """Return the name of the mechanism's class: the last class of its file."""
     return _chain(path)[0][1].name
 
 
@@ -168,7 +166,7 @@ def mechanism_class(path: Path) -> str:
 def _tree(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as error:  # a zero byte is a ValueError
+    except (SyntaxError, ValueError) as error:  # ValueError: a zero byte
         line = getattr(error, "lineno", None) or 1
         raise UsageError(f"{path}:{line}: no valid Python: {error}") from None
     except OSError as error:
@@ -176,7 +174,7 @@ def _tree(path: Path) -> ast.Module:
 
 
 def forget() -> None:
-    """Read files afresh when they are next wanted."""
+    """Clear the cache of parsed files, so that they are read again."""
     _tree.cache_clear()
 
 
@@ -185,10 +183,7 @@ def _classes(path: Path) -> list[_Class]:
 
 
 def _chain(path: Path) -> list[_Class]:
-    """The mechanism of a file and its ancestors, nearest first, up to Attention.
-
-    Raises UsageError where the last class does not descend from it.
-    """
+    """Return a file's mechanism and its ancestors.  Raises UsageError unless they end with `Attention`."""
     chain = _classes(path)[-1:]
     while chain:
         file, node = chain[-1]
@@ -207,7 +202,7 @@ def _chain(path: Path) -> list[_Class]:
 
 
 def _lookup(path: Path, name: str) -> _Class | None:
-    """A class by its name in a file, followed through imports of attnkit."""
+    """Return a class by its name in a file, followed through imports from attnkit."""
     for found in _classes(path):
         if found[1].name == name:
             return found
@@ -234,7 +229,7 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
 
 @cache
 def _shared(options: type[NamedTuple]) -> dict[str, Option]:
-    """The options that many mechanisms share, as a class of `score_options` declares them."""
+    """Return the options that a class of `score_options` declares for many mechanisms."""
     types, defaults = get_type_hints(options, include_extras=True), options._field_defaults
     return {name: Option(types[name], defaults[name]) for name in options._fields}
 
@@ -244,7 +239,7 @@ _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, 
 
 @cache
 def annotation(text: str) -> Any:
-    """The type that an annotation names, or Any where it is not understood."""
+    """Return the type that an annotation names, or Any if it is not supported."""
     try:
         return _type(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, TypeError, KeyError, PydanticUserError):
@@ -262,7 +257,7 @@ def _type(node: ast.expr) -> Any:
         case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
             choices = ast.literal_eval(inner)
             kind: Any = Literal[choices]
-            TypeAdapter(kind)  # refuses what cannot be a choice
+            TypeAdapter(kind)  # raises if a value cannot be a choice
             return kind
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, end])) if ast.unparse(end) == "...":
             return _TYPES["tuple"][_type(item), ...]

@@ -1,7 +1,7 @@
-"""Which attention mechanisms there are and what each can do, read from their files as text.
+"""Registry of the attention mechanisms and their facts, which are read from their files as text.
 
-Nothing is imported, so a recipe is checked without torch.  A word is the file's name with hyphens.
-Mechanisms from outside come by the entry-point group `attnkit.mechanisms` of an installed package
+Nothing is imported, so a recipe is checked without torch.  The word of a mechanism in recipes is its file's name with
+hyphens.  External mechanisms are registered by the entry-point group `attnkit.mechanisms` of an installed package
 (name = word, value = module) or by `plug_in`.
 """
 
@@ -29,28 +29,24 @@ from attnkit.recipe.yaml_nodes import read_value
 from attnkit.text import hint, quoted
 
 WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
-"""Options of a layer as a whole, which a part of a composite cannot have of its own."""
+"""Options of a whole layer, which a part of a composite cannot have."""
 LARGEST_OPTION = 2**20
-"""No option needs a larger whole number: a layer of that size would fill any memory."""
+"""Maximum of integer options: a layer of that size would fill any memory."""
 PARTS = "a list of two mechanisms or more, such as [scaled-dot, synthesizer-random]"
-"""What a composite is made of, in messages."""
+"""Description of the parts of a composite, for messages."""
 GROUP = "attnkit.mechanisms"
-"""The entry-point group of packages that bring mechanisms."""
 _FOLDER = Path(__file__).parents[1] / "mechanisms"
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _plugged: dict[str, Path] = {}
 
 
 def names() -> list[str]:
-    """All recipe words, sorted."""
+    """Return the words of all mechanisms, sorted."""
     return sorted({*shipped(), *_plugged, *(installed().keys() - faults().keys())})
 
 
 def facts(word: str) -> MechanismSpec:
-    """What a mechanism can do, read from its file without importing it.
-
-    Raises UsageError for an unknown word, naming the nearest.
-    """
+    """Return the facts of a mechanism without importing it.  Raises UsageError, with the nearest word, if unknown."""
     if word in shipped():
         return _read(shipped()[word], word, "attnkit")
     if word in _plugged:
@@ -63,7 +59,7 @@ def facts(word: str) -> MechanismSpec:
 
 
 def unknown(word: str) -> str:
-    """Why a word is refused, and what was probably meant."""
+    """Return why a word is refused, and which one was probably meant."""
     text = f"no attention mechanism is called {quoted(word)}"
     if ours := common_names.mechanism(word):
         return f"{text}; write {ours}"
@@ -75,17 +71,17 @@ def unknown(word: str) -> str:
 
 
 class Part(NamedTuple):
-    """One part of a composite mechanism."""
+    """A part of a composite mechanism."""
 
     word: str
     options: Mapping[str, Any]
 
 
 def part(word: str, inside: str) -> MechanismSpec:
-    """The facts of a mechanism as a part of the composite `inside`.
+    """Return the facts of a mechanism as a part of the composite `inside`.
 
-    A part that is mixed has its own options only, one that has a layer for itself all of them.
-    Raises UsageError for an unknown word and for one that cannot be a part.
+    A mixed part has only the options of the mechanism itself; a part with a layer of its own has all options. Raises
+    UsageError if the word is unknown or the mechanism cannot be a part.
     """
     known, layered = facts(word), facts(inside).layered
 
@@ -102,10 +98,9 @@ def part(word: str, inside: str) -> MechanismSpec:
 
 
 def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
-    """What the layers of a place are built of, from the first on and then again.
+    """Return the mechanisms of the layers of a role in order; further layers repeat the list.
 
-    That is the mechanism itself unless its parts have layers for themselves.  Raises UsageError as
-    `resolve_capabilities`.
+    The list has one element unless the mechanism is layered.  Raises UsageError as `resolve_capabilities` does.
     """
     known = facts(word)
     if not known.layered:
@@ -115,9 +110,9 @@ def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
 
 
 def parts(known: MechanismSpec, given: object) -> list[Part]:
-    """The parts of a composite: a list of words and of mappings {name: word, option: value}.
+    """Return the parts of a composite, given a list of words and of mappings {name: word, option: value}.
 
-    Raises UsageError for anything else, for fewer than two, and for what a part does not take.
+    Raises UsageError for any other value, for fewer than two parts, and for options that a part does not have.
     """
     typed = checked_options(known.word, {known.composite: given})[known.composite]
     named = ({"name": one} if isinstance(one, str) else one for one in typed)
@@ -125,10 +120,9 @@ def parts(known: MechanismSpec, given: object) -> list[Part]:
 
 
 def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec:
-    """What a mechanism can do with these options; a composite can do what all its parts can.
+    """Return the facts of a mechanism with these options; a composite supports what all of its parts support.
 
-    Nothing is imported.  Raises UsageError where the options fit no mechanism: an unknown part, a
-    missing list of parts, a number of parts that an option does not take.
+    Nothing is imported.  Raises UsageError for an unknown part, missing parts, or a wrong number of parts.
     """
     known = facts(word)
     for name, values in known.facts_with.items():
@@ -144,13 +138,12 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
         if options.get(name):
             why = f"{known.why}; {name}: {why}" if known.why else f"{name}: {why}"
             known = replace(known, cross=False, why=why)
-    if options.get("short_conv"):  # which looks at neighbours, found by sorting
+    if options.get("short_conv"):  # finds neighbouring tokens by sorting them
         known = replace(known, by_distance=True, onnx=())
     return known
 
 
 def _of_all(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
-    """What a composite can do with these options."""
     if text := missing_options(known, options):
         raise UsageError(text)
     chosen = parts(known, options[known.composite])
@@ -169,7 +162,7 @@ def _of_all(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
     reasons = dict.fromkeys(f"its part {f.word}: {f.why}" for f in inside if f.why)
     if known.layered:
         for f, able in zip(inside, positions, strict=True):
-            able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # which turns nothing there
+            able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # no queries or keys to rotate
     return replace(
         known,
         uses="".join(letter for letter in "qxkvg" if any(letter in f.uses for f in inside)),
@@ -184,12 +177,12 @@ def _of_all(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
         by_distance=any(f.by_distance for f in inside),
         remembers_queries=any(f.remembers_queries for f in inside),
         cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in inside)),
-        why="; ".join([*reasons][:2]),  # more would make messages that nobody reads
+        why="; ".join([*reasons][:2]),  # more would make messages too long to read
     )
 
 
 def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
-    """Why an option of a mechanism, or of a part of `inside`, is refused; with the nearest one."""
+    """Return why an option of a mechanism, or of a part of `inside`, is refused, with the nearest option."""
     word = known.word
     if inside and name in WHOLE_LAYER:
         return f"{name} belongs to the layer as a whole: set it on {inside} instead of on {word}"
@@ -199,7 +192,7 @@ def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
 
 
 def missing_options(known: MechanismSpec, given: Collection[str]) -> str:
-    """Why a mechanism with these options alone is refused; "" where none is missing."""
+    """Return why a mechanism with only these options is refused, or "" if no required option is missing."""
     missing = [name for name, o in known.options.items() if o.required and name not in given]
     if not missing:
         return ""
@@ -210,7 +203,7 @@ def missing_options(known: MechanismSpec, given: Collection[str]) -> str:
 
 @cache
 def option_type(word: str, name: str) -> TypeAdapter[Any]:
-    """What pydantic reads an option of a mechanism by."""
+    """Return the type with which pydantic validates an option of a mechanism."""
     known = facts(word)
     option = known.options[name]
     kind: Any = Annotated[option.type, AfterValidator(_not_huge)]
@@ -222,9 +215,9 @@ def option_type(word: str, name: str) -> TypeAdapter[Any]:
 
 
 def checked_options(word: str, options: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
-    """Options with the types that a mechanism declares; `inside` is the composite of a part.
+    """Return options with the types that a mechanism declares; `inside` is the composite if it is a part.
 
-    Raises UsageError: values of other types, options that it does not have or that are missing, an unknown mechanism.
+    Raises UsageError for values of other types, unknown or missing options, and an unknown mechanism.
     """
     known = part(word, inside) if inside else facts(word)
     typed = {}
@@ -242,7 +235,7 @@ def checked_options(word: str, options: Mapping[str, Any], inside: str = "") -> 
 
 
 def options_of_words(word: str, words: Sequence[str]) -> dict[str, Any]:
-    """Typed options from KEY=VALUE words, whose values may be YAML.  Raises UsageError."""
+    """Return typed options from KEY=VALUE words, whose values may be YAML.  Raises UsageError."""
     given: dict[str, Any] = {}
     for text in words:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -255,7 +248,7 @@ def options_of_words(word: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _typed_part(composite: str, given: Any) -> str | dict[str, Any]:
-    """One part: its word, or its word and its options."""
+    """Return the word of a part, or a mapping of its word and its options."""
     given = {"name": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         raise UsageError(f"a part must be a word or {{name: word}} with its options, got {shown(given)}")
@@ -272,20 +265,20 @@ def _not_huge(value: Any) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, as everything in a recipe is frozen."""
+    """Convert lists to tuples, because everything in a recipe is frozen."""
     if isinstance(value, Mapping):
         return {name: _frozen(item) for name, item in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def plug_in(path: str | Path) -> str:
-    """Add the mechanism, or the metric, of a file for the rest of this process; returns its word.
+    """Register the mechanism or metric of a file for the rest of this process, and return its word.
 
-    The word is the file's name without suffix, with hyphens.  The file is read here, and run when
-    the mechanism is first built.
+    The word is the file's name without suffix, with hyphens.  The file is read here, and run when the mechanism is
+    first built.
 
-    Raises MissingInputError: there is no such file; UsageError: the word is taken or none, the file is no Python or
-    has no mechanism.
+    Raises MissingInputError if there is no such file, UsageError if the word is taken or invalid, or if the file is
+    not valid Python or contains no mechanism.
     """
     path = Path(path)
     if not path.is_file():
@@ -314,13 +307,13 @@ def plug_in(path: str | Path) -> str:
 
 
 def plugged() -> dict[str, Path]:
-    """Word -> file of what `plug_in` added, metrics included."""
+    """Return word -> file of everything that `plug_in` added, metrics included."""
     return _plugged | metric_files()
 
 
 @cache
 def faults() -> dict[str, str]:
-    """Words of installed packages that cannot be used -> the reason."""
+    """Return word -> reason for mechanisms of installed packages that cannot be used."""
     found = {}
     for word, entry in installed().items():
         try:
@@ -352,7 +345,7 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _read_installed(entry: EntryPoint) -> MechanismSpec:
-    """The facts of a module; neither it nor its packages are imported.  Raises UsageError."""
+    """Return the facts of a module without importing it or its packages.  Raises UsageError."""
     name, *inner = entry.module.split(".")
     try:
         spec = importlib.util.find_spec(name)

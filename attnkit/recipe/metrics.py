@@ -1,7 +1,7 @@
-"""The metrics: each is declared here, once.
+"""Declarations of all metrics.
 
-`eval.metrics`, `train.monitor` and tables are made from these entries; docs/metrics.md has definitions and sources.
-What computes a metric is a function of its family, `attnkit/scoring/metrics/<family>.py`.
+`eval.metrics`, `train.monitor` and tables are made from these entries; docs/metrics.md has definitions and sources. A
+metric is computed by a function of its family, `attnkit/scoring/metrics/<family>.py`.
 """
 
 import ast
@@ -24,27 +24,27 @@ BleuTokenizer = Literal[
 ]
 """sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
 TextWords = Literal["classic", "unicode"]
-"""How metrics that have tokenizers of their own cut words (`eval.words`)."""
+"""Word splitting of metrics that have their own tokenizers (`eval.words`)."""
 
 
 @dataclass(frozen=True)
 class MetricFacts:
-    """What is known of a metric before it is computed."""
+    """Properties of a metric that are known before it is computed."""
 
     title: str
     """Name in tables."""
     family: str
-    """Module of `attnkit.scoring.metrics` that computes it.  Of a model's probabilities: `model`
-    (`attnkit.scoring.teacher_forced`) compares them with the reference, `source`
-    (`total_variation`) with the process that wrote the text."""
+    """Module of `attnkit.scoring.metrics` that computes it.  For metrics of a model's probabilities: `model`
+    (`attnkit.scoring.teacher_forced`) compares them with the reference, `source` (`total_variation`) with the process
+    that generated the text."""
     better: Literal["higher", "lower", "neither"] = "higher"
     reads: Literal["outputs", "contexts", "labels", "probabilities"] = "outputs"
-    """Texts that a model wrote, the contexts or labels that it chose, or its probabilities of a reference."""
+    """Input: generated texts, selected contexts or labels, or probabilities of a reference."""
     resampled: bool = True
-    """Whether the score is a function of sums over sentences, which the paired bootstrap needs."""
+    """Whether the score is a function of sums over sentences, as the paired bootstrap requires."""
     cut_by: Literal["tokenize", "words", ""] = ""
-    """The key of `eval` that says how the words it counts are cut: `tokenize` (`Words`, by the
-    first sacrebleu tokenizer), or `words` (its own two ways); empty where it counts none."""
+    """Key of `eval` that selects the word splitting: `tokenize` (`Words`, by the first sacrebleu tokenizer) or `words`
+    (two ways of the metric's own); empty if the metric counts no words."""
 
 
 METRICS: dict[str, MetricFacts] = {
@@ -81,12 +81,12 @@ METRICS: dict[str, MetricFacts] = {
     "total-variation": MetricFacts("total variation", "source", better="lower", reads="probabilities"),
     "word-perplexity": MetricFacts("word perplexity", "model", better="lower", reads="probabilities"),
 }
-"""Every metric by its name in recipes and on the command line; docs/metrics.md defines them."""
+"""Metrics by their names in recipes and on the command line."""
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-"""What `rouge` stands for."""
+"""Metrics that `rouge` stands for."""
 PER_TOKENIZER = ("bleu", "bleu1", "bleu4")
-"""Metrics of which each tokenizer of `eval.tokenize` gives one."""
+"""Metrics that are computed once for each tokenizer of `eval.tokenize`."""
 
 
 GIVEN = {
@@ -94,47 +94,47 @@ GIVEN = {
     "language-modeling": ("probabilities",),
     "tagging": ("probabilities",),
 }
-"""What models give metrics to read, by task; those of other tasks outputs and probabilities."""
+"""Task -> inputs of metrics that its models produce; for all other tasks, outputs and probabilities."""
 
 
 def metric_facts(name: str) -> MetricFacts:
-    """The facts of a metric; those of bleu-intl are BLEU's, with the tokenizer in the title."""
+    """Return the facts of a metric; for a name such as bleu-intl those of BLEU, with the tokenizer in the title."""
     base = base_metric(name)
     facts, tokenizer = METRICS[base], name[len(base) + 1 :]
     return replace(facts, title=f"{facts.title} ({tokenizer})") if tokenizer else facts
 
 
 def base_metric(name: str) -> str:
-    """The declared metric that a score's name stands for: bleu for bleu-intl."""
+    """Return the declared metric for the name of a score: bleu for bleu-intl."""
     base, _, tokenizer = name.partition("-")
     return base if tokenizer and base in PER_TOKENIZER else name
 
 
 def metrics_that_read(what: str) -> tuple[str, ...]:
-    """Metrics of outputs, contexts, labels or probabilities."""
+    """Return the metrics of outputs, contexts, labels or probabilities."""
     return tuple(name for name, facts in METRICS.items() if facts.reads == what)
 
 
 def metrics_of(task: str) -> list[str]:
-    """Metrics that models of a task can have, by what these give them to read."""
+    """Return the metrics that models of a task can have, according to the inputs that these models produce."""
     gives = GIVEN.get(task, ("outputs", "probabilities"))
     other = "word-perplexity" if task == "tagging" else "balanced-accuracy"
     return [name for name, facts in METRICS.items() if facts.reads in gives and name != other]
 
 
 def metrics_of_answers() -> list[str]:
-    """Metrics of the answers to questions; `metrics_of` has those of the pairs that are trained on."""
+    """Return the metrics of answers to questions; `metrics_of` returns those of the pairs used in training."""
     return [*metrics_that_read("outputs"), *metrics_that_read("contexts")]
 
 
 def not_of(name: str, task: str, known: Sequence[str]) -> str:
-    """Why a metric is refused for a task that has the known ones."""
+    """Return why a metric is refused for a task that has the `known` ones."""
     words = shorten(", ".join(known), 80, placeholder=" ...")
     return f"{name} is not for {task}, which has {words}"
 
 
 def direction_note(name: str) -> str:
-    """What a reader must know to read a score, after its title; empty where higher is better."""
+    """Return the text that follows a metric's title, such as " (lower is better)"; empty if nothing is unusual."""
     facts = metric_facts(name)
     notes = {"lower": "lower is better", "neither": "neither higher nor lower is better"}
     words = [notes.get(facts.better, ""), "" if facts.resampled else "tested over seeds alone"]
@@ -148,20 +148,20 @@ MONITORS = (
     *metrics_that_read("labels"),
     "accuracy",
 )
-"""What validation can choose weights by: `train.monitor`."""
+"""Values of `train.monitor`, by which validation selects weights."""
 
 
 PLUGGED = "plugin_metrics"
-"""The family of metrics from outside; a file `comet.py` brings the metric `comet`: a function
-`score` from lines to one number a line.  `title` and `better` ("higher" or "lower") may be set to literals.  It
-comes by --plugin, or by the entry-point group of an installed package (name = metric, value = module)."""
+"""Family of external metrics.  A file `comet.py` provides the metric `comet`: a function `score` from lines to one
+number per line.  The file may set `title` and `better` ("higher" or "lower") to literals.  It is registered by
+--plugin or by the entry-point group of an installed package (name = metric, value = module)."""
 GROUP = "attnkit.metrics"
 FUNCTION = "score"
 _files: dict[str, Path] = {}
 
 
 def is_metric(path: Path) -> bool:
-    """Whether a Python file has a function `score` of its own, so that it is a metric."""
+    """Return whether a Python file defines a function `score`, which makes it a metric."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
@@ -172,7 +172,7 @@ def is_metric(path: Path) -> bool:
 def plug_in_metric(path: Path, name: str) -> None:
     """Declare the metric of a file, read without running it, for the rest of this process.
 
-    Raises UsageError: the name is taken, or a setting is no literal.
+    Raises UsageError if the name is taken or a setting is not a valid literal.
     """
     if name == "rouge" or (name in METRICS and METRICS[name].family != PLUGGED):
         raise UsageError(f"plug-in {path}: {name} is a metric of attnkit; rename the file")
@@ -192,7 +192,7 @@ def plug_in_metric(path: Path, name: str) -> None:
 
 
 def metric_files() -> dict[str, Path]:
-    """Metric -> file of what was plugged in."""
+    """Return metric -> file of everything that was plugged in."""
     return dict(_files)
 
 
@@ -206,14 +206,14 @@ def _find_installed() -> None:
 
 
 def is_known(name: str) -> bool:
-    """Whether a metric is declared, here, by a plug-in or by an installed package."""
+    """Return whether a metric is declared here, by a plug-in or by an installed package."""
     if name not in METRICS:
         _find_installed()
     return name in METRICS
 
 
 def _known(name: str) -> str:
-    """The name of a metric; others are refused as a Literal would."""
+    """Return the name of a known metric; raise the error of a Literal for others."""
     if name != "rouge" and not is_known(name):
         raise PydanticKnownError("literal_error", {"expected": "a metric"})
     return name

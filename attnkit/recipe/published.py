@@ -1,4 +1,4 @@
-"""Figures that others published, as a recipe file states them to be shown beside its own."""
+"""Published figures, which a recipe file states to be shown beside its own scores."""
 
 from collections.abc import Mapping as Table
 from typing import Annotated, Any
@@ -16,29 +16,26 @@ from attnkit.text import hint, quoted
 
 KEY = "published"
 _SCORES = Annotated[dict[str, Annotated[dict[str, float], Field(min_length=1)]], Field(min_length=1)]
-"""Figures as they are written, whatever their variants and metrics are called."""
+"""Type of the figures before the names of variants and metrics are checked."""
 
 
 class Published(Section):
     """Figures that others published, shown beside the scores of this recipe.  They do not affect training."""
 
     source: str
-    """Where the figures are from: paper, table, and who transcribed it."""
+    """Origin of the figures: paper, table, and who transcribed them."""
     comparable: bool
     """Whether they were measured like the scores here, on the same data."""
     why: str | None = None
-    """Why they are not comparable, in one line; required when comparable is false."""
+    """Why they are not comparable, in one line; required if comparable is false."""
     split: str | None = None
-    """The split they belong to; null is every split."""
+    """Split of the figures; null is every split."""
     scores: dict[str, Annotated[dict[ScoreName, float], Field(min_length=1)]] = Field(min_length=1)
     """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
 
 
 def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published | None:
-    """The published figures of a file with these variants; None where there are none.
-
-    Raises RecipeError.
-    """
+    """Return the published figures of a file with these variants, or None if it has none.  Raises RecipeError."""
     if node is None or is_null(node):
         return None
     if not isinstance(node, Mapping):

@@ -1,8 +1,8 @@
-"""From YAML nodes to typed values, by pydantic; and what is wrong with those that are refused.
+"""Conversion of YAML nodes to typed values by pydantic, and messages for values that are refused.
 
-The type decides what a text means: `1e-3` is a number where a number is wanted and text where text
-is wanted; `no` is never a boolean.  So pydantic is strict, and is given what was written first as
-JSON would read it, then with every unquoted scalar as text.
+The type decides what a text means: `1e-3` is a number if a number is wanted and text if text is wanted; `no` is never
+a boolean.  So pydantic is strict, and is first given the value as JSON would read it, then with every unquoted scalar
+as text.
 """
 
 import math
@@ -23,14 +23,14 @@ from attnkit.text import nearest, quoted
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?")
 FINITE = ConfigDict(allow_inf_nan=False)
-"""For types of values that may hold numbers."""
+"""Configuration for types that may contain numbers: neither infinite nor NaN."""
 _BOOLEANS = {"yes": True, "on": True, "1": True, "no": False, "off": False, "0": False}
 
 
 def typed(node: Node, kind: TypeAdapter[Any]) -> Any:
-    """The value of a node of this type; on the command line `1,2` is a list where only one will do.
+    """Return the value of a node; on the command line `1,2` is a list if the type accepts nothing else.
 
-    Raises UsageError: what was wanted instead, and the nearest valid value.
+    Raises UsageError with the wanted values and the nearest valid one.
     """
     reason = ""
     for value in _readings(node):
@@ -42,7 +42,7 @@ def typed(node: Node, kind: TypeAdapter[Any]) -> Any:
 
 
 def typed_value(value: Any, kind: TypeAdapter[Any], strict: bool = True) -> Any:
-    """The same for a value of Python; unless `strict`, also for what is as good, as by NumPy."""
+    """Return a Python value converted to a type; unless `strict`, also from NumPy types.  Raises UsageError."""
     try:
         return kind.validate_python(value, strict=strict)
     except ValidationError as error:
@@ -51,12 +51,12 @@ def typed_value(value: Any, kind: TypeAdapter[Any], strict: bool = True) -> Any:
 
 
 def _own_words(error: ValidationError) -> str:
-    """What a validator of attnkit says; empty where pydantic alone refuses a value."""
+    """Return the message of a validator of attnkit, or "" if pydantic itself refuses the value."""
     return next((str(e["ctx"]["error"]) for e in error.errors() if e["type"] == "value_error"), "")
 
 
 def as_json(node: Node, numbers: bool = True) -> Any:
-    """A node as JSON would read it; without `numbers` all scalars but null stay text."""
+    """Return a node as JSON would read it; without `numbers`, all scalars except null stay text."""
     if isinstance(node, Sequence):
         return tuple(as_json(item, numbers) for item in node.items)
     if isinstance(node, Mapping):
@@ -75,7 +75,7 @@ def as_json(node: Node, numbers: bool = True) -> Any:
 
 
 def _readings(node: Node) -> Iterator[Any]:
-    """What a node may mean, the likeliest first."""
+    """Yield the possible meanings of a node, the most likely first."""
     yield as_json(node)
     yield as_json(node, numbers=False)
     if isinstance(node, Scalar) and node.place == COMMAND_LINE and node.text:
@@ -84,7 +84,7 @@ def _readings(node: Node) -> Iterator[Any]:
 
 
 def schema_of(kind: TypeAdapter[Any]) -> Json:
-    """The JSON Schema of a type, without references."""
+    """Return the JSON Schema of a type, without references."""
     schema = kind.json_schema()
     parts = [
         part | schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
@@ -94,25 +94,25 @@ def schema_of(kind: TypeAdapter[Any]) -> Json:
 
 
 def wanted(kind: TypeAdapter[Any]) -> str:
-    """What a type wants, in words."""
+    """Return a description of the values that a type accepts."""
     return phrase(schema_of(kind))
 
 
 def takes_list(kind: TypeAdapter[Any]) -> bool:
-    """Whether a type has lists among its values."""
+    """Return whether a type accepts lists."""
     schema = schema_of(kind)
     return any(part.get("type") == "array" for part in schema.get("anyOf", [schema]))
 
 
 def written(node: Node) -> str:
-    """A node in a message that refuses it."""
+    """Return a node as text, for a message that refuses it."""
     if isinstance(node, Scalar):
         return ("null" if node.text else "nothing") if node.null else quoted(node.text)
     return quoted(shown(as_json(node, numbers=False)), 80)[1:-1]
 
 
 def wrong(node: Node, kind: TypeAdapter[Any]) -> str:
-    """What was wanted instead of a value, and the nearest valid one."""
+    """Return the message that refuses a value, with the wanted values and the nearest valid one."""
     schema = schema_of(kind)
     choices = shorten(phrase(schema), 300, placeholder=" ...")
     text = f"must be {choices}, got {written(node)}"
@@ -125,7 +125,7 @@ def wrong(node: Node, kind: TypeAdapter[Any]) -> str:
 
 
 def _leaves(schema: Json) -> Iterator[Json]:
-    """The types of single values that a type is made of."""
+    """Yield the schemas of the single values that a type consists of."""
     inner = [*schema.get("anyOf", ()), *schema.get("prefixItems", ())]
     inner += [schema["items"]] if "items" in schema else []
     for part in inner:
@@ -135,7 +135,7 @@ def _leaves(schema: Json) -> Iterator[Json]:
 
 
 def _like(node: Node, leaves: list[Json]) -> Iterator[Any]:
-    """Values that may have been meant by a scalar, or by the scalars of a list."""
+    """Yield values that may have been meant by a scalar, or by the scalars of a list."""
     texts = []
     if isinstance(node, Scalar):
         yield as_json(Scalar(node.place, node.text))  # without quotes
@@ -147,7 +147,7 @@ def _like(node: Node, leaves: list[Json]) -> Iterator[Any]:
 
 
 def _nearest(text: str, leaves: list[Json]) -> Any:
-    """The choice, number or boolean that is most like a text."""
+    """Return the choice, number or boolean that is nearest to a text."""
     choices = {shown(choice): choice for leaf in leaves for choice in choices_of(leaf)}
     if close := nearest(text, choices):
         return choices[close]

@@ -1,7 +1,6 @@
-"""What a recipe may not ask for although each of its values is valid alone.
+"""Constraints between the keys of a recipe, which types cannot express.
 
-What a type cannot say.  No data is read: a corpus is known by its card, files by their names.
-Nothing here imports torch.
+No data is read: a corpus is represented by its card, files by their names.  Nothing here imports torch.
 """
 
 from collections.abc import Iterator
@@ -17,17 +16,17 @@ from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
 from attnkit.text import RESERVED
 
 SHORTEST_CORRUPTED = 16
-"""Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
+"""Minimum data.max_length for span corruption: the sentinels could make a shorter source longer."""
 OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
-"""Metrics of whole texts, which no objective with noise predicts."""
+"""Metrics of whole texts, which masked and span-corruption models do not predict."""
 MOST_HEADS = 4096
-"""Heads that are advised, at most: a larger number that divides the width is not looked for."""
+"""Maximum number of heads that a message suggests; larger divisors of the width are not searched."""
 LARGEST_TABLE = 16384
-"""Most tokens of which all pairs are counted: a table of 1 GB."""
+"""Maximum number of tokens for a table of all pairs of tokens (1 GB)."""
 
 
 def issues_of(recipe: Recipe) -> Iterator[Issue]:
-    """Everything that does not fit together, but for attention (`capability`)."""
+    """Yield all conflicts between keys, except those of attention (`capability`)."""
     yield from _only_with(recipe)
     yield from data_issues(recipe.data, recipe.task)
     yield from split_issues(recipe.data, recipe.eval.splits)
@@ -41,7 +40,7 @@ def issues_of(recipe: Recipe) -> Iterator[Issue]:
 
 
 def _only_with(recipe: Recipe) -> Iterator[Issue]:
-    """Keys that do nothing with what another key says, which their types know."""
+    """Yield keys that have no effect with the value of another key, according to the tags of their types."""
     for key, tags in ONLY_WITH.items():
         if attrgetter(key)(recipe) != DEFAULTS[key]:
             values = {tag.key: attrgetter(tag.key)(recipe) for tag in tags}
@@ -163,7 +162,7 @@ def _scoring(recipe: Recipe) -> Iterator[Issue]:
 
 
 def _stacks(recipe: Recipe) -> Iterator[Issue]:
-    """Layers and mechanisms of parts that the model does not have, and no layers where it has."""
+    """Yield layers and mechanisms of parts that the model lacks, and required parts without layers."""
     model = recipe.model
     kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for stack in ("encoder", "decoder"):
@@ -181,9 +180,9 @@ def _stacks(recipe: Recipe) -> Iterator[Issue]:
 
 
 def _metrics(recipe: Recipe) -> Iterator[Issue]:
-    """Metrics, and the one that validation monitors, are of what the task's models give."""
+    """Yield metrics, including the monitored one, that do not fit what models of the task produce."""
     task, able = recipe.task, metrics_of(recipe.task)
-    if task == "question-answering":  # whose answers are scored, not the pairs that are trained on
+    if task == "question-answering":  # scores the answers, not the pairs used in training
         able = metrics_of_answers()
     monitors = [name for name in MONITORS if name in ("loss", "accuracy", *able)]
     for key, names, known in (
@@ -218,7 +217,7 @@ def _total_variation(recipe: Recipe) -> Iterator[Issue]:
 
 
 def _lengths(recipe: Recipe) -> Iterator[Issue]:
-    """What can be scored at several lengths; `capability` says which models reach them."""
+    """Yield conflicts of `eval.lengths`; `capability` checks which models reach these lengths."""
     if not recipe.eval.lengths:
         return
     if recipe.task in ("recall", "tagging"):

@@ -1,8 +1,8 @@
-"""The schema of a recipe: every key, its type, range, default and meaning.
+"""Schema of a recipe: every key with its type, range, default and meaning.
 
-A recipe is complete and runs no code.  The docstrings below are the descriptions of the JSON Schema
-that editors show; `attnkit.recipe.reading` turns the errors of pydantic into one line with a
-position.  `OnlyWith` in the type of a key says of which model, loss, task or method it is.
+A recipe is complete and runs no code.  The docstrings below are the descriptions of the JSON Schema that editors show;
+`attnkit.recipe.reading` turns pydantic's errors into one line with a position.  `OnlyWith` in the type of a key names
+the model, loss, task or method that reads it.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _QUESTIONS = OnlyWith("task", "question-answering")
 
 
 class SplitSizes(Section):
-    """How many rows of the training data are set aside, all rows of one source together."""
+    """Number of rows of the training data that are set aside; all rows of one source stay together."""
 
     valid: Count = 0
     """Validation rows."""
@@ -44,17 +44,17 @@ class SplitSizes(Section):
 
 
 class DataConfig(Section):
-    """Where the text comes from, and which rows are used."""
+    """Corpus or files, and the rows that are used."""
 
     corpus: str | None = None
     """Name of a corpus (`attnkit recipe list --corpora`), or null with train, valid, test."""
     source: str | None = None
-    """Source language, as the corpus names it, such as en.  In files of your own it may be the name
-    of a field or column, a path to one (translation.en), or in CSV and TSV without a line of names
-    a number from 1; without a field of that name, the field `source` is read."""
+    """Source language, as the corpus names it, such as en.  For your own files: name of a field or column, a path to a
+    field (translation.en), or the number of a column, from 1, in CSV and TSV without a header; if there is no such
+    field, the field `source` is read."""
     target: str | None = None
-    """Target language, or the name of a field; without one, the field `target` is read, or `text`
-    for language modelling."""
+    """Target language or field, like source; if there is no such field, the field `target` is read, or `text` for
+    language modelling."""
     train: FileName | tuple[FileName, ...] | None = None
     """Training data: one file (JSONL, JSON, CSV, TSV, Parquet, or plain text) or two aligned files
     [source, target], all but Parquet optionally compressed (.gz, .xz); or hf:NAME, a data set of
@@ -64,11 +64,11 @@ class DataConfig(Section):
     test: FileName | tuple[FileName, ...] | None = None
     """Test data, given like train.  Without it and eval.splits the validation data is scored."""
     split: SplitSizes = SplitSizes()
-    """Rows of data.train that become validation and test rows, where there are no such files."""
+    """Rows of data.train that become validation and test rows, if there are no such files."""
     format: Literal["auto", "lines", "jsonl", "csv", "tsv", "parquet", "plain"] = "auto"
-    """Format of the files.  auto decides by their names: two files are lines; .jsonl, .ndjson and
-    .json (which may hold one array) are jsonl; .csv, .tsv and .parquet are what they say (each also
-    before .gz or .xz); anything else is plain."""
+    """Format of the files.  auto decides by their names: two files are lines; .jsonl, .ndjson and .json (which may
+    contain a single array) are jsonl; .csv, .tsv and .parquet are csv, tsv and parquet (each also before .gz or .xz);
+    anything else is plain."""
     errors: Literal["strict", "replace"] = "strict"
     """Malformed UTF-8: strict stops with file, line and byte; replace replaces and counts it."""
     max_length: Positive = 256
@@ -94,7 +94,7 @@ class DataConfig(Section):
     """Question answering: share paired with a passage that does not answer them; the rest have no passage."""
 
     def split_off(self, split: str) -> int:
-        """How many rows of the training data become those of a split; 0 where it has its own."""
+        """Return the number of training rows set aside for a split; 0 if there are none."""
         return int(getattr(self.split, split, 0))
 
     _later: ClassVar = ("split",)
@@ -129,7 +129,7 @@ class AttentionConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _typed(cls, given: Any) -> Any:
-        """Give the options the types that the mechanism declares."""
+        """Convert the options to the types that the mechanism declares."""
         if not isinstance(given, Mapping) or not given:
             return given
         word = given.get("name", cls.model_fields["name"].default)
@@ -139,7 +139,7 @@ class AttentionConfig(Section):
         return {"name": word, **mechanism_registry.checked_options(word, options)}
 
     def options(self) -> dict[str, Any]:
-        """The options that are set, by name."""
+        """Return the options that are set, by name."""
         return dict(self.__pydantic_extra__ or {})
 
 
@@ -167,30 +167,30 @@ _NAIVE_BAYES = OnlyWith("model.type", "naive-bayes")
 
 
 class NaiveBayesConfig(Section):
-    """The next token from the probabilities p(x|a) that each token a before it gives alone."""
+    """Prediction of the next token from its probabilities p(x|a) given each preceding token a alone."""
 
     estimate: Annotated[Literal["counts", "skip-gram"], _NAIVE_BAYES] = "counts"
-    """Where p(x|a) comes from: from the number of times that x comes anywhere after a in a block, or from vectors of
+    """Estimate of p(x|a): from the number of times that x occurs anywhere after a in a block, or from vectors of width
     model.width, p(x|a) ~ exp(v(a) w(x)), fitted to these numbers by train.steps updates."""
     smoothing: Annotated[float, Field(gt=0), _NAIVE_BAYES] = 100.0
-    """Number of times that is added to what is counted after each token a, spread like all tokens."""
+    """Number of counts added to those after each token a, distributed like all tokens."""
     pool: Annotated[Literal["mean", "weighted", "max", "entropy"], _NAIVE_BAYES] = "mean"
-    """How log p(x|a) of all tokens before is pooled: their mean, a weighted mean, the maximum for
-    each x, or p(x|a) of the token a whose distribution has the least entropy."""
+    """Pooling of log p(x|a) over all preceding tokens: their mean, a weighted mean, the maximum for each x, or p(x|a)
+    of the token a whose distribution has the minimum entropy."""
     weights: Annotated[Literal["entropy", "recency"], _NAIVE_BAYES, OnlyWith("model.naive_bayes.pool", "weighted")] = (
         "entropy"
     )
-    """Weights of the pool weighted: exp(-entropy) of the distribution, or decay ** distance."""
+    """Weights of the weighted mean: exp(-entropy) of the distribution, or decay ** distance."""
     decay: Annotated[float, Field(gt=0, lt=1), _NAIVE_BAYES, OnlyWith("model.naive_bayes.weights", "recency")] = 0.9
-    """Factor of weights by recency from each token to the one before it."""
+    """Factor of the weights by recency for each token of distance."""
     beta: Annotated[Literal["exact"] | Annotated[float, Field(ge=-1)], _NAIVE_BAYES] = "exact"
-    """beta of (1 + beta) pool - beta log p(x): -1 gives p(x) alone, 0 the pool alone; exact is the
-    number of tokens before minus 1, which with the mean is naive Bayes itself."""
+    """beta of (1 + beta) pool - beta log p(x): -1 is p(x) alone, 0 the pool alone; exact is the number of preceding
+    tokens minus 1, which with the mean is naive Bayes itself."""
     normalize: Annotated[bool, _NAIVE_BAYES, OnlyWith("model.naive_bayes.estimate", "skip-gram")] = True
     """Estimate skip-gram: whether p(x|a) is divided by its sum; only the maximum depends on it."""
     residual: Literal["none", "shared", "own"] = "none"
     """Whether the last token a counts once more: shared takes p(x|a) from the same table or vectors, own from
-    neighbouring tokens alone (naive-bayes) or vectors of their own (naive-bayes-attention)."""
+    neighbouring tokens alone (naive-bayes) or from separate vectors (naive-bayes-attention)."""
 
 
 _TRANSFORMER = OnlyWith("model.type", "transformer")
@@ -203,46 +203,46 @@ class ModelConfig(Section):
         "transformer"
     )
     """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only: bidirectional
-    recurrent layers with attention behind the last decoder layer, and ConvS2S.  The others are language models: n-gram
+    recurrent layers with attention after the last decoder layer, and ConvS2S.  The others are language models: n-gram
     and naive-bayes count the training text once; naive-bayes-attention is naive Bayes with trained vectors and
     attention as its weights (layers of attention without anything between them)."""
     shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
-    """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
-    encoder for classification by the mean of its states, and for the objective masked.  The others
-    classify by the likeliest label as a text."""
+    """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one; encoder for the
+    objective masked, and for classification by the mean of its states.  The other shapes classify by the most probable
+    label, as a text."""
     cell: Annotated[Literal["lstm", "gru", "sru"], OnlyWith("model.type", "recurrent")] = "lstm"
     """Recurrent models: the cell."""
     input_feeding: Annotated[bool, OnlyWith("model.type", "recurrent")] = False
-    """Recurrent models: whether the decoder also reads the attentional output of the token before
-    (Luong et al. 2015, section 3.3); training then goes token by token."""
+    """Recurrent models: whether the decoder also reads the attentional output of the previous token (Luong et al.
+    2015, section 3.3); training is then sequential over tokens."""
     kernel: Annotated[Positive, OnlyWith("model.type", "convolutional")] = 3
-    """Convolutional models: tokens that a convolution sees."""
+    """Convolutional models: kernel size in tokens."""
     order: Annotated[int, Field(ge=1, le=3), OnlyWith("model.type", "n-gram")] = 3
     """n-gram models: 1, 2 or 3; interpolated Kneser-Ney."""
     naive_bayes: Annotated[NaiveBayesConfig, OnlyWith("model.type", "naive-bayes", "naive-bayes-attention")] = (
         NaiveBayesConfig()
     )
-    """Models of type naive-bayes; of naive-bayes-attention only residual."""
+    """Options of type naive-bayes; type naive-bayes-attention reads only residual."""
     width: Positive = 256
-    """Width of the embeddings and the hidden states (of a transformer the residual stream)."""
+    """Width of the embeddings and the hidden states (of transformers: the residual stream)."""
     layers: Layers = Layers()
     """Layers of each stack; a single number sets both."""
     heads: Positive = 4
-    """Attention heads; must divide width.  Recurrent and convolutional models: 1 if absent."""
+    """Number of attention heads; must divide width.  Recurrent and convolutional models: 1 if absent."""
     ff: Annotated[Count, _TRANSFORMER] = 1024
     """Transformers: inner width of the feed-forward sublayer; 0 leaves it out."""
     dropout: Probability = 0.1
-    """Dropout on embeddings and sublayer outputs; on embeddings, between layers and on the output
-    of recurrent and convolutional models."""
+    """Dropout on embeddings and sublayer outputs; in recurrent and convolutional models on embeddings, between layers
+    and on the output."""
     activation_dropout: Annotated[Probability | None, _TRANSFORMER] = None
     """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the same as dropout."""
     norm: Annotated[Literal["pre", "post", "rms"], _TRANSFORMER] = "pre"
-    """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
-    after each residual sum (post); rms is as pre, by the root mean square (RMSNorm)."""
+    """Transformers: layer normalisation before each sublayer and after the last layer (pre), or after each residual
+    sum (post); rms is pre with RMSNorm."""
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
-    """Position encoding: added to the embeddings (sinusoidal, learned), by rotation of queries and
-    keys (rope), or added to the scores of self-attention (alibi, relative).  Recurrent models have
-    none, convolutional ones learned (if absent) or none."""
+    """Position encoding: added to the embeddings (sinusoidal, learned), by rotation of queries and keys (rope), or
+    added to the scores of self-attention (alibi, relative).  Recurrent models have none, convolutional ones learned
+    (if absent) or none."""
     activation: Annotated[Literal["relu", "gelu", "silu", "swiglu", "geglu"], _TRANSFORMER] = "relu"
     """Transformers: activation of the feed-forward sublayer; swiglu and geglu are gated."""
     tie: Literal["all", "decoder", "none"] = "all"
@@ -251,9 +251,9 @@ class ModelConfig(Section):
     bias: bool = True
     """Whether the attention projections have biases."""
     init_std: Annotated[float | None, Field(gt=0), _TRANSFORMER] = None
-    """Transformers: standard deviation of matrices and tables before training, as in GPT-2 (0.02),
-    divided by sqrt(2 layers) at the end of each sublayer; token vectors are then not multiplied by
-    sqrt(width).  null is Glorot's uniform initialisation, with token vectors of variance 1."""
+    """Transformers: standard deviation of the initial matrices and tables, as in GPT-2 (0.02), divided by sqrt(2
+    layers) at the end of each sublayer; token vectors are then not multiplied by sqrt(width).  null is Glorot's
+    uniform initialisation, with token vectors of variance 1."""
     attention: Roles = Roles()
     """One mechanism for all places, or {encoder: ..., decoder: ..., cross: ...}; each is a name or
     {name: ..., option: value}.  Recurrent and convolutional models have cross only."""
@@ -262,28 +262,28 @@ class ModelConfig(Section):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The places of attention that the model has."""
+        """Attention roles of the model."""
         return places_of(self.type, self.shape)
 
     @property
     def count_based(self) -> bool:
-        """Whether it is made by counting the training text, not by the training loop."""
+        """Whether the model is made by counting the training text, not by the training loop."""
         return self.type in COUNTED
 
     @property
     def cross_layers(self) -> int:
-        """Layers with cross-attention."""
+        """Number of layers with cross-attention."""
         if "cross" not in self.places:
             return 0
         return 1 if self.type == "recurrent" else self.layers.decoder
 
 
 COUNTED = ("n-gram", "naive-bayes")
-"""Types of models that are counted."""
+"""Model types that are made by counting."""
 
 
 def places_of(type_: str, shape: str) -> tuple[str, ...]:
-    """The places of attention in a model of this type and shape."""
+    """Return the attention roles of a model of this type and shape."""
     if type_ in COUNTED:
         return ()
     if type_ in ("recurrent", "convolutional"):
@@ -298,9 +298,9 @@ class TailrConfig(Section):
     gamma: Share = 1e-7
     """0 is cross-entropy, 1 weights each token by its probability; near 0 to train from scratch."""
     floor: Share = 0.2
-    """Least weight of a token."""
+    """Minimum weight of a token."""
     anneal: Count = 0
-    """Updates in which gamma grows linearly from 0; 0 is off."""
+    """Number of updates in which gamma grows linearly from 0; 0 is off."""
 
 
 class TrainConfig(Section):
@@ -311,10 +311,10 @@ class TrainConfig(Section):
     batch_tokens: Positive = 4096
     """Maximum size of a batch: rows x longest side in tokens, including padding."""
     batch_scores: Count = 2**22
-    """Maximum number of attention scores of a batch for one head, rows x longest side squared; for
-    mechanisms of quadratic time (T*S).  0 is off."""
+    """Maximum number of attention scores of a batch for one head, rows x longest side squared; for mechanisms of
+    quadratic time (T*S).  0 is off."""
     accumulate: Positive = 1
-    """Batches per update (gradient accumulation); the loss is averaged over their target tokens."""
+    """Number of batches per update (gradient accumulation); the loss is averaged over their target tokens."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate; for noam the factor of the schedule."""
     schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
@@ -344,13 +344,13 @@ class TrainConfig(Section):
     valid_every: Count = 500
     """Updates between validations; 0 validates only at the end."""
     save_every: Count = 0
-    """Updates between checkpoints; 0 is the same as valid_every."""
+    """Updates between checkpoints; 0 uses valid_every."""
     log_every: Positive = 50
     """Updates between entries of the training log."""
     monitor: Monitor = "loss"
-    """Validation metric for early stopping and the best checkpoint; equal values go by the loss."""
+    """Validation metric for early stopping and the best checkpoint; the loss breaks ties."""
     choose: Literal["last", "best"] = "last"
-    """Which weights are saved as the model: the last (averaged, if set) or the best by monitor."""
+    """Weights that are saved as the model: the last (averaged, if set) or the best by monitor."""
     patience: Count = 0
     """Number of validations without improvement after which training stops; 0 is off."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -358,7 +358,7 @@ class TrainConfig(Section):
     compile: bool = False
     """Whether to compile the model with torch.compile."""
     parallel: Literal["none", "ddp", "fsdp"] = "ddp"
-    """How several processes (--nproc, torchrun) train: ddp copies the model, fsdp shards it."""
+    """Parallelism of several processes (--nproc, torchrun): ddp replicates the model, fsdp shards it."""
     seeds: Unique[Annotated[tuple[Count, ...], Field(min_length=1)]] = (1,)
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"
@@ -367,13 +367,13 @@ class TrainConfig(Section):
     pre-trains an encoder-decoder on running text, like T5: it restores spans of the text (15 % of its tokens, 3 at a
     time on average, different ones in every epoch)."""
     init: str | None = None
-    """Start from trained weights: a run, a folder with a run for each variant and seed, or a recipe
-    whose runs are under --out, matched by variant and seed.  Their tokenizer is used instead of the
-    tokenizer section; model and data.max_length must be theirs."""
+    """Trained weights to start from: a run, a folder with a run for each variant and seed, or a recipe whose runs are
+    under --out, matched by variant and seed.  Their tokenizer replaces the tokenizer section; model and
+    data.max_length must be the same as theirs."""
     log_to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
-    """Where the training log goes besides metrics.jsonl: tensorboard and wandb write to the run
-    directory (wandb offline, unless WANDB_MODE says otherwise), trackio to its own folder.  Each
-    needs the extra of its name, such as attnkit[wandb]."""
+    """Further destinations of the training log beside metrics.jsonl: tensorboard and wandb write to the run directory
+    (wandb offline, unless WANDB_MODE says otherwise), trackio to its own folder.  Each needs the extra of its name,
+    such as attnkit[wandb]."""
 
 
 class Recipe(Section):
@@ -391,17 +391,17 @@ class Recipe(Section):
 
     @property
     def prompts(self) -> bool:
-        """Whether the model continues a text, as a decoder of a language model does."""
+        """Whether the model continues a text: it is the decoder of a language model."""
         return self.task == "language-modeling" and self.model.shape == "decoder"
 
     @property
     def masks(self) -> bool:
-        """Whether the model predicts hidden tokens of a text."""
+        """Whether the model predicts masked tokens."""
         return self.train.objective == "masked"
 
     @property
     def writes(self) -> bool:
-        """Whether the model writes text, token by token, or chooses labels."""
+        """Whether the model generates text or selects labels."""
         return self.task != "tagging" and not self.masks
 
     @property

@@ -1,4 +1,4 @@
-"""The search section of a recipe: with what a caller sets instead, and what of it changes outputs."""
+"""Search section of a recipe: overrides by the caller, and the settings that outputs depend on."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 ALWAYS = ("max_length", "min_length", "no_repeat_ngram")
 """Settings of every method."""
 OWN = {"greedy": (), "beam": ("beam", "length_penalty"), "sample": ("temperature", "top_k", "top_p", "seed")}
-"""Further settings of each method; the others do nothing there."""
+"""Further settings of each method, which have no effect with other methods."""
 SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
 
 
 def search_settings(recipe: "SearchConfig", options: Mapping[str, Any], sample: bool) -> "SearchConfig":
-    """The search section of a recipe, overridden by options of the command line (None: not given).
+    """Return the search section of a recipe, overridden by options of the command line (None: not given).
 
-    Raises UsageError: options exclude each other, do nothing together, or are out of range.
+    Raises UsageError if options exclude each other, have no effect together, or are out of range.
     """
     from attnkit.recipe.reading import typed_value
     from attnkit.recipe.schema import SearchConfig
@@ -40,23 +40,22 @@ def search_settings(recipe: "SearchConfig", options: Mapping[str, Any], sample: 
     key, text = spec.misfit
     if key:
         raise UsageError(f"{_flag(key)} {getattr(spec, key)}: {text}")
-    # a beam of one is greedy search, which needs no reordering
+    # beam search of width 1 is greedy search, which needs no reordering
     single = method == "beam" and spec.beam == 1
     return spec.model_copy(update={"method": "greedy"}) if single else spec
 
 
 def _flag(name: str) -> str:
-    """How a setting is spelled on the command line."""
     return "--" + name.replace("_", "-")
 
 
 def effective(search: "SearchConfig") -> dict[str, str | float]:
-    """The settings that outputs depend on."""
+    """Return the settings that outputs depend on."""
     return {name: getattr(search, name) for name in ("method", *OWN[search.method], *ALWAYS)}
 
 
 def search_text(search: "SearchConfig") -> str:
-    """A search in words: `beam 5, length penalty 1.0, max_length 100`."""
+    """Describe a search in words: `beam 5, length penalty 1.0, max_length 100`."""
     settings = effective(search)
     method = str(settings.pop("method"))
     if method == "beam":

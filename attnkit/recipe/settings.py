@@ -1,8 +1,8 @@
-"""What a recipe sets, as one flat table: dotted key -> node.
+"""Settings of a recipe, as a flat table from keys to nodes.
 
-Files, variants and overrides write into it one after the other.  Sections (train, model, ...)
-merge; the value of a key replaces what was there.  Shorthands are spelled out here: one number of
-layers for both stacks, one attention word for every place.
+Files, variants and overrides write into the table one after the other.  Sections (train, model, ...) are merged; the
+value of a key replaces the previous value.  Shorthands are expanded here: one number of layers for both stacks, one
+mechanism for every attention role.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ SUPERSEDED: dict[Key, tuple[Key, ...]] = {
     ("data", "corpus"): (("data", "train"), ("data", "valid"), ("data", "test")),
     ("data", "train"): (("data", "corpus"), ("data", "size")),
 }
-"""Keys that name the data, and those of other data that they replace."""
+"""Keys of data -> keys of other data that they replace."""
 TENSORBOARD: Key = ("train", "tensorboard")
-"""true or false in recipes of earlier versions; now one of train.log_to."""
+"""Key with true or false in recipes of earlier versions; now a value of train.log_to."""
 FILE_KEYS = ("extends", "variants", "baseline", "published")
 """Keys of a recipe file that are not part of a resolved recipe."""
 AFTER_TRAINING = ("eval.", "search.", "contexts.")
-"""Keys that may change after training: runs are scored again, not trained again."""
+"""Prefixes of keys that may change after training: runs are scored again, not trained again."""
 
 
 class Setting(NamedTuple):
-    """A value, the place of its key, and whether a shorthand for several keys put it here."""
+    """A value, the position of its key, and whether it was set by a shorthand for several keys."""
 
     node: Node
     place: Position
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 
 class Settings:
-    """The flat table of everything that a recipe sets."""
+    """Flat table of everything that a recipe sets."""
 
     def __init__(self, issues: Issues, values: dict[Key, Setting] | None = None) -> None:
         self.values: dict[Key, Setting] = dict(values or {})
@@ -51,11 +51,11 @@ class Settings:
         self._claimed: dict[Key, Position] = {}
 
     def copy(self) -> "Settings":
-        """A table that starts from this one; what it sets may replace everything."""
+        """Return a copy, in which new settings may replace all previous ones."""
         return Settings(self._issues, self.values)
 
     def put(self, key: Key, place: Position, node: Node) -> None:
-        """Set one key, or every key of a section.  Issues are noted, never raised."""
+        """Set a key, or every key of a section; conflicts are added to the issues, not raised."""
         if key == TENSORBOARD and isinstance(node, Scalar) and node.text in ("true", "false"):
             log = [Scalar(node.place, key[-1])] if node.text == "true" else []
             key, node = ("train", "log_to"), Sequence(node.place, [*log])
@@ -65,8 +65,8 @@ class Settings:
             self._issues.add(place, key, partial(unknown, key, known))
         elif isinstance(kind, FieldInfo) or (below and below != ("name",)):
             self._claim(key, place)
-            # Training files take the place of a corpus that was set earlier, and a corpus of files: in an extended
-            # file, above the variants, or before on the command line.  In one place both stay, and are refused.
+            # Training files replace a corpus set earlier (in an extended file, above the variants, or earlier on the
+            # command line), and a corpus replaces files.  Set in one file or variant, both stay and are refused.
             for other in SUPERSEDED.get(key, ()) if not is_null(node) else ():
                 setting, here = self.values.get(other), place == COMMAND_LINE
                 if setting and (setting.place != place if here else other not in self._claimed):
@@ -85,7 +85,7 @@ class Settings:
             self._issues.add(node.place, key, f"{text}, got {written(node)}")
 
     def _spell_out(self, key: Key, place: Position, node: Node, spread: bool = False) -> None:
-        """Set what may be written short: layers, attention, or the mechanism of one place."""
+        """Expand a shorthand for layers, for attention, or for the mechanism of one role."""
         kind = SCHEMA[key]
         if kind is AttentionConfig:
             self._mechanism(key, place, node, spread)
@@ -103,7 +103,6 @@ class Settings:
                     self._issues.add(name_place, (*key, name), text)
 
     def _mechanism(self, key: Key, place: Position, node: Node, spread: bool) -> None:
-        """Set the word of a place, and its options."""
         fields = node.fields if isinstance(node, Mapping) else {"name": (place, node)}
         _, name = fields.get("name", (place, None))
         if not isinstance(name, Scalar) or name.null:
@@ -117,7 +116,7 @@ class Settings:
                 self.values[(*key, option)] = Setting(value, option_place, spread)
 
     def _claim(self, key: Key, place: Position) -> None:
-        """Refuse a key that the same file or variant has set before, by any spelling."""
+        """Add an issue if the same file or variant has already set the key, by any spelling."""
         if place == COMMAND_LINE:
             return
         before = [key[:size] for size in range(1, len(key) + 1)]
@@ -132,7 +131,7 @@ class Settings:
 def _walk(
     key: Key, section: type[Section], above: tuple[OnlyWith, ...] = ()
 ) -> Iterator[tuple[Key, FieldInfo | type[Section], tuple[OnlyWith, ...]]]:
-    """Sections and fields, each with what its type and those around it say of when it is read."""
+    """Yield sections and fields, each with the `OnlyWith` tags of its own type and of the sections around it."""
     yield key, section, above
     for name, field in section.model_fields.items() if section is not AttentionConfig else ():
         kind, tags = field.annotation, tuple(t for t in field.metadata if isinstance(t, OnlyWith))
@@ -144,15 +143,15 @@ def _walk(
 
 _ALL = [*_walk((), Recipe)]
 SCHEMA = {key: kind for key, kind, _ in _ALL}
-"""Every section and every field of the schema by its key; an attention place is a section."""
+"""Every section and field of the schema by its key; an attention role is a section."""
 DEFAULTS = {dotted(key): kind.default for key, kind, _ in _ALL if isinstance(kind, FieldInfo)}
 ONLY_WITH = {dotted(key): tags for key, _, tags in _ALL if tags and dotted(key) in DEFAULTS}
-"""Keys that are read only where others have one of some values."""
+"""Keys that are read only if other keys have certain values."""
 
 
 @cache
 def type_of(key: Key) -> TypeAdapter[Any]:
-    """What pydantic reads the value of a key by."""
+    """Return the type with which pydantic validates the value of a key."""
     field = SCHEMA[key]
     assert isinstance(field, FieldInfo)
     kind: Any = Annotated[field.annotation, field]
@@ -160,12 +159,12 @@ def type_of(key: Key) -> TypeAdapter[Any]:
 
 
 def all_keys() -> tuple[Key, ...]:
-    """Every key of the schema that holds a value, attention places included."""
+    """Return every key of the schema that has a value, attention roles included."""
     return tuple(key for key, kind in SCHEMA.items() if kind is AttentionConfig or not isinstance(kind, type))
 
 
 def unknown(key: Key, known: Key) -> str:
-    """Why a key is refused, and what was probably meant; `known` is the part that exists."""
+    """Return why a key is refused, and which one was probably meant; `known` is the part that exists."""
     word, section = key[len(known)], SCHEMA[known]
     name, colon, value = word.partition(":")
     if isinstance(section, FieldInfo) or section is AttentionConfig:

@@ -1,4 +1,4 @@
-"""Sweeps: a key with several values on the command line, and the variants of their product."""
+"""Sweeps: keys with several values on the command line, and the variants of their product."""
 
 import hashlib
 import re
@@ -15,16 +15,16 @@ from attnkit.recipe.values import shown
 from attnkit.recipe.yaml_nodes import LARGEST, Node, read_value
 
 MOST_VARIANTS = 1000
-"""Variants that a sweep may make."""
+"""Maximum number of variants of a sweep."""
 LONGEST_NAME = 64
-"""Characters of the name of a variant; a longer one is cut, and ends in a part of its hash."""
+"""Maximum number of characters of a variant's name; a longer name is cut and ends in a part of its hash."""
 
 _TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[\[\]{},]|[^\s\[\]{},]+""", re.DOTALL)
 _SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
 
 
 class Override(NamedTuple):
-    """A key (as its parts), where it stands, and its value."""
+    """A key (as its parts), its position and its value."""
 
     key: Key
     place: Position
@@ -32,23 +32,23 @@ class Override(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """One of the combinations of values that a command line asks for."""
+    """A combination of the values of a sweep."""
 
     name: str
-    """Such as lr=0.001,attention=linear; empty where every key has one value."""
+    """Such as lr=0.001,attention=linear; empty if every key has one value."""
     overrides: tuple[Override, ...]
 
 
 def is_sweep(word: str) -> bool:
-    """Whether a word KEY=VALUE has several values.  Raises RecipeError."""
+    """Return whether a KEY=VALUE word has several values.  Raises RecipeError."""
     key, equals, text = word.partition("=")
     return bool(equals) and len(overrides(tuple(key.strip().split(".")), text.strip())) > 1
 
 
 def overrides(key: Key, text: str) -> list[Override]:
-    """What KEY=VALUE sets: one value, or several, between commas outside of brackets and quotes.
+    """Parse KEY=VALUE: one override, or several for values between commas outside of brackets and quotes.
 
-    A key that takes a list has several values only where one of them is in brackets.  Raises RecipeError.
+    A key that takes a list has several values only if one of them is in brackets.  Raises RecipeError.
     """
     items = parted(text)
     if len(items) == 1 or (_takes_list(key) and not any(i.startswith(("[", "{")) for i in items)):
@@ -62,7 +62,7 @@ def overrides(key: Key, text: str) -> list[Override]:
 
 
 def parted(text: str) -> list[str]:
-    """What stands between commas outside of brackets and quotes."""
+    """Split a text at commas outside of brackets and quotes."""
     items, depth = [""], 0
     for token in _TOKEN.findall(text[:LARGEST]):
         depth += (token in "[{") - (token in "]}")
@@ -74,9 +74,9 @@ def parted(text: str) -> list[str]:
 
 
 def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
-    """The product of what some words set.
+    """Return the product of the values of each key.
 
-    Raises RecipeError: there are too many, or a sweep is over what training does not read.
+    Raises RecipeError if there are too many, a swept key is set again, or training does not read it.
     """
     swept = [options[0].key for options in changes if len(options) > 1]
     for key in swept:
@@ -100,13 +100,13 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
 
 
 def check_number(size: int) -> None:
-    """Refuse more variants than can be meant.  Raises RecipeError."""
+    """Raise RecipeError if there are more than `MOST_VARIANTS` variants."""
     if size > MOST_VARIANTS:
         refuse(COMMAND_LINE, f"{size:,} variants are too many; {MOST_VARIANTS:,} is the most")
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Names of folders: of safe characters, not too long, no two the same."""
+    """Return distinct folder names, with safe characters and limited length."""
     safe = ["".join(_safe(part) for part in re.split("([,=])", name)) for name in names]
     out = []
     for name, text in zip(names, safe, strict=True):
@@ -122,7 +122,7 @@ def _safe(part: str) -> str:
 
 
 def _label(key: Key, keys: Iterable[Key]) -> str:
-    """The shortest ending of a key that no other one has: lr of train.lr."""
+    """Return the shortest suffix of a key that no other key has: lr for train.lr."""
     others = [other for other in keys if other != key]
     sizes = range(1, len(key))
     size = next((n for n in sizes if all(o[-n:] != key[-n:] for o in others)), len(key))
@@ -130,12 +130,12 @@ def _label(key: Key, keys: Iterable[Key]) -> str:
 
 
 def value_text(node: Node) -> str:
-    """A value in one spelling: 0.001 for 1e-3."""
+    """Return a value in its canonical spelling: 0.001 for 1e-3."""
     return shown(as_json(node), LARGEST)
 
 
 def _takes_list(key: Key) -> bool:
-    """Whether a key, or an option of a mechanism, takes a list."""
+    """Return whether a key or an option of a mechanism accepts lists."""
     if key in SCHEMA:
         return not isinstance(SCHEMA[key], type) and takes_list(type_of(key))
     words = mechanism_registry.names()

@@ -1,4 +1,4 @@
-"""The types that keys of a recipe are made of, and values as a recipe would write them."""
+"""Types of the keys of a recipe, and the formatting of values."""
 
 import re
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
@@ -9,7 +9,7 @@ from attnkit.text import quoted
 
 Json: TypeAlias = dict[str, Any]
 LARGEST = 2**31 - 1
-"""No whole number of a recipe is larger."""
+"""Maximum integer in a recipe."""
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -40,18 +40,18 @@ def _file_name(text: str) -> str:
 
 
 Unique = Annotated[Values, AfterValidator(_unique)]
-"""A list, if it is one, that names nothing twice."""
+"""A value that, if it is a list, has no element twice."""
 Piece = Annotated[str, AfterValidator(_piece)]
-"""A piece of a vocabulary: no white space, nor its sign in pieces, nor what tokenizers replace."""
+"""A vocabulary piece: no white space, no sentencepiece word mark, no characters that tokenizers replace."""
 FileName = Annotated[str, AfterValidator(_file_name)]
 
 
 class Section(BaseModel):
-    """A section of a recipe; it is frozen and refuses unknown keys."""
+    """A section of a recipe; frozen, unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
     _later: ClassVar[tuple[str, ...]] = ()
-    """Keys that recipes of earlier versions lack: left out at their default, so digests stay."""
+    """Keys that earlier versions lack: omitted at their defaults, so that digests do not change."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -63,10 +63,10 @@ class Section(BaseModel):
 
 
 class OnlyWith:
-    """Part of the type of a key that is read only where another key has one of some values.
+    """Tag in the type of a key that is read only if another key has one of some values.
 
-    A resolved recipe has every key, whatever its type of model, loss or search, and digests of runs
-    are taken of it; so the members of these unions stand side by side, each key with its tag.
+    A resolved recipe has all keys, for any type of model, loss or search, and digests of runs are computed from it.
+    Therefore the members of these unions are keys side by side, each with a tag.
     """
 
     def __init__(self, key: str, *values: str) -> None:
@@ -74,7 +74,7 @@ class OnlyWith:
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """A value as a recipe would write it, on one line; texts have `most` characters at most."""
+    """Format a value as in a recipe, on one line; texts are cut to `most` characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -87,7 +87,7 @@ def shown(value: Any, most: int = 80) -> str:
 
 
 def choices_of(schema: Json) -> list[Any]:
-    """The values that a JSON Schema names."""
+    """Return the values that a JSON Schema enumerates."""
     return [schema["const"]] if "const" in schema else schema.get("enum", [])
 
 
@@ -102,7 +102,7 @@ _SIGNS = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclu
 
 
 def phrase(schema: Json) -> str:
-    """What a type wants, in words."""
+    """Describe in words the values that a JSON Schema accepts."""
     if "wanted" in schema:
         return str(schema["wanted"])
     if "anyOf" in schema:

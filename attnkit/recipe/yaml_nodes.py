@@ -1,8 +1,8 @@
 """YAML as a tree of nodes with positions; every scalar stays the text that was written.
 
-Only what a recipe needs is read: one document of mappings, lists and scalars.  Tags, anchors,
-aliases, duplicate keys, deep nesting and large files are refused.  The tree is built from parser
-events, so that deep nesting ends before it can exhaust the interpreter's stack.
+Only what a recipe needs is supported: one document of mappings, lists and scalars.  Tags, anchors, aliases, duplicate
+keys, deep nesting and large files are refused.  The tree is built from parser events, so that deep nesting is refused
+before it exhausts the interpreter's stack.
 """
 
 import re
@@ -19,11 +19,11 @@ from attnkit.recipe.issues import COMMAND_LINE, Position, refuse
 from attnkit.text import quoted
 
 LARGEST = 256 * 1024
-"""Bytes of a recipe file, at most."""
+"""Maximum size of a recipe file, in bytes."""
 DEEPEST = 32
-"""Levels of nesting, at most."""
+"""Maximum depth of nesting."""
 MOST_NODES = 10_000
-"""Keys and values of a recipe, at most."""
+"""Maximum number of keys and values of a recipe."""
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -32,7 +32,7 @@ _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value as text; `plain` means that it was written without quotes."""
+    """A value as text; `plain` means that it was written without quotes."""
 
     place: Position
     text: str
@@ -61,14 +61,14 @@ Node: TypeAlias = Scalar | Sequence | Mapping
 
 
 def is_null(node: Node) -> bool:
-    """Whether a key has no value, or null."""
+    """Return whether a key has no value, or null."""
     return isinstance(node, Scalar) and node.null
 
 
 def read_file(path: Path, content: bytes | None = None) -> Mapping:
-    """The tree of a recipe file, whose content may have been read already.
+    """Return the tree of a recipe file; `content` is its content, if already read.
 
-    Raises MissingInputError when it cannot be read, RecipeError when it is not acceptable YAML.
+    Raises MissingInputError if it cannot be read, RecipeError if it is not acceptable YAML.
     """
     name = str(path)
     node = compose(read_text(path) if content is None else _text(content, name), name)
@@ -79,9 +79,9 @@ def read_file(path: Path, content: bytes | None = None) -> Mapping:
 
 
 def read_text(path: Path) -> str:
-    """The text of a recipe file, which may be wrong in every other way.
+    """Return the text of a recipe file, without parsing it.
 
-    Raises MissingInputError when it cannot be read, RecipeError when it is not text or too large.
+    Raises MissingInputError if it cannot be read, RecipeError if it is not text or too large.
     """
     shown = quoted(str(path), 200)
     try:
@@ -91,13 +91,12 @@ def read_text(path: Path) -> str:
             raise MissingInputError(f"recipe {shown} is {what}; name a .yaml file")
         with path.open("rb") as file:
             return _text(file.read(LARGEST + 1), str(path))
-    except (OSError, ValueError) as error:  # a zero byte in a name
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         why = getattr(error, "strerror", None) or "not a file name"
         raise MissingInputError(f"recipe {shown} cannot be read: {why}") from None
 
 
 def _text(raw: bytes, name: str) -> str:
-    """The content of a recipe file as text."""
     if len(raw) > LARGEST:
         refuse(Position(name, 1, 1), f"the file is larger than {LARGEST // 1024} kB; not a recipe")
     text = raw.decode("utf-8-sig", "surrogateescape")
@@ -111,7 +110,7 @@ def _text(raw: bytes, name: str) -> str:
 
 
 def read_value(text: str) -> Node:
-    """The value of KEY=VALUE: YAML where it starts like a list, mapping or quote, else text."""
+    """Parse the value of KEY=VALUE: YAML if it starts like a list, mapping or quote, otherwise text."""
     text = text.strip()
     if not text.startswith(("[", "{", '"', "'")):
         return Scalar(COMMAND_LINE, text)
@@ -123,17 +122,13 @@ def read_value(text: str) -> Node:
 
 
 def compose(text: str, name: str, inside: Position | None = None) -> Node | None:
-    """The tree of a YAML text, None for an empty one.
-
-    `inside` replaces all positions.  Raises RecipeError.
-    """
+    """Return the tree of a YAML text, or None if it is empty; `inside` replaces all positions.  Raises RecipeError."""
     events, number = yaml.parse(text, Loader=_LOADER), count()
 
     def place(mark: Any) -> Position:
         return inside or Position(name, mark.line + 1, mark.column + 1)
 
     def node(event: Any, depth: int = 0) -> Node:
-        """The node that begins with an event."""
         here = place(event.start_mark)
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             what = _short(str(event.anchor))

@@ -1,4 +1,4 @@
-"""Embedded corpora: made by seeded generators, so that everything runs without a download."""
+"""Corpora made by seeded generators, so that everything runs without a download."""
 
 from functools import cache
 from importlib.resources import files
@@ -9,6 +9,6 @@ import yaml
 
 @cache
 def word_tables(corpus: str) -> dict[str, Any]:
-    """The words of a generated corpus, from the YAML file beside its module."""
+    """Return the word lists of a generated corpus, from the YAML file beside its module."""
     tables: dict[str, Any] = yaml.safe_load((files(__name__) / f"{corpus}.yaml").read_bytes())
     return tables

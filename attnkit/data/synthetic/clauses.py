@@ -6,21 +6,21 @@ from attnkit.data.synthetic import lexicon
 from attnkit.data.synthetic.lexicon import Noun, Verb
 
 Combination = tuple[str, ...]
-"""A kind and its parts, such as (adjective, red, apple): what a split may own."""
+"""A kind and its parts, such as (adjective, red, apple), which belongs to one split."""
 
 
 def join(*parts: str | None) -> str:
-    """The parts that there are, with a space between."""
+    """Join the nonempty parts with spaces."""
     return " ".join(filter(None, parts))
 
 
 def digits(value: int) -> tuple[Combination, ...]:
-    """The combination of the last two digits of a number; below 21 they are one word."""
+    """Return the combination of the last two digits of a number; none if they form one word (at most 20)."""
     return (("digits", str(value % 100)),) if value % 100 > 20 else ()
 
 
 class Adverbial(NamedTuple):
-    """A statement of time or place."""
+    """An adverbial of time or place."""
 
     english: str
     german: str
@@ -28,7 +28,7 @@ class Adverbial(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """A noun with what belongs to it; `article` is the, a or nothing (then plural)."""
+    """A noun phrase; `article` is the, a or empty (then the noun is plural)."""
 
     noun: Noun
     article: str
@@ -39,12 +39,12 @@ class Phrase(NamedTuple):
 
     @property
     def gender(self) -> str:
-        """m, f, n or pl: the row of the tables of endings."""
+        """Row of the tables of endings: m, f, n or pl."""
         return "pl" if self.plural else self.noun.gender
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
-        """Adjective and noun, and the digits of the count."""
+        """Adjective with noun, and digits of the count."""
         described = ("adjective", self.adjective, self.noun.english)
         return (*((described,) if self.adjective else ()), *digits(self.counted))
 
@@ -72,10 +72,10 @@ class Phrase(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """Who does what, to whom, where and when.
+    """A clause: who does what, to whom, where and when.
 
-    A part is missing where a question asks for it; `gap` names the part (subject or direct) that
-    a relative pronoun stands for: it still decides agreement and case.
+    A part that a question asks for is None; `gap` is the part (subject or direct) that a relative pronoun replaces,
+    which still decides agreement and case.
     """
 
     verb: Verb
@@ -89,7 +89,7 @@ class Clause(NamedTuple):
 
     @property
     def nouns(self) -> tuple[Noun, ...]:
-        """The nouns of its objects and subject."""
+        """Nouns of the subject and of the objects."""
         return tuple(part.noun for part in (self.subject, self.direct, self.recipient) if part)
 
     @property
@@ -98,18 +98,18 @@ class Clause(NamedTuple):
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
-        """Those of the parts, and the verb with its object (or its subject, if it has none)."""
+        """Combinations of the parts, and the verb with its object (or its subject, if it takes no object)."""
         shown = (self.shown("subject"), self.shown("direct"), self.recipient, self.place, self.time)
         noun = self.subject if self.verb.kind == "alone" else self.direct
         governed = (("verb", self.verb.base, noun.noun.english),) if noun else ()
         return (*governed, *(one for part in shown if part for one in part.combinations))
 
     def shown(self, part: str) -> Phrase | None:
-        """The subject or the direct object, unless it is missing."""
+        """Return the subject or the direct object, or None if it is missing or replaced by a pronoun."""
         return None if self.gap == part else getattr(self, part)
 
     def english_rest(self) -> str:
-        """What follows the verb in English: objects, place, time."""
+        """Return the English words after the verb: objects, place, time."""
         direct = self.shown("direct")
         return join(
             direct and direct.english(),
@@ -119,14 +119,14 @@ class Clause(NamedTuple):
         )
 
     def english_question(self) -> str:
-        """The clause as an English question, without its question word."""
+        """Return the clause as an English question, without its question word."""
         subject = self.shown("subject")
         english = subject and subject.english()
         auxiliary = {"past": "did", "present": "do" if self.plural else "does", "future": "will"}
         return join(auxiliary[self.tense], english, self.verb.base, self.english_rest())
 
     def german(self, order: str) -> str:
-        """The clause with its finite verb second, first (after another part) or last."""
+        """Return the clause in German, with its finite verb second, first (after another part) or last."""
         verb, particle = self.verb, self.verb.particle
         if self.tense == "past":
             forms = {"haben": ("hat", "haben"), "sein": ("ist", "sind")}[verb.auxiliary]
@@ -135,7 +135,7 @@ class Clause(NamedTuple):
             finite, rest = ("wird", "werden")[self.plural], particle + verb.plural
         else:
             finite, rest = (verb.singular, verb.plural)[self.plural], particle
-        # Time, dative, place, accusative: the German order.
+        # German word order: time, dative, place, accusative.
         phrase, direct = self.shown("subject"), self.shown("direct")
         subject, text = phrase and phrase.german("nom"), direct and direct.german(verb.case)
         place = self.place and self.place.german

@@ -1,10 +1,10 @@
-"""toy-dialogue: personas with facts, and conversations that ask for them.
+"""toy-dialogue: personas with facts, and conversations that ask for these facts.
 
-The source is a persona, ` __eop__ `, and the last turns joined by ` __eot__ `; the target is the reply.  Which fact it
-needs depends on the question, and often on an earlier turn: `what is his name ?` asks for the dog or for the brother,
-whichever came up last.  Replies have several wordings, all of them references.  Valid and test use only combinations
-(job and city, animal and name, relative and name or job, question and answer) that train never shows; `draw.split_of`
-says which.
+The source is a persona, ` __eop__ `, and the last turns joined by ` __eot__ `; the target is the reply.  The fact that
+it needs depends on the question, and often on an earlier turn: `what is his name ?` asks for the dog or the brother,
+whichever was mentioned last.  A reply has several wordings, all of which are references.  Valid and test use only
+combinations (job and city, animal and name, relative and name or job, question and answer) that train never contains;
+see `draw.split_of`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,15 +21,15 @@ SIZES = {"train": 12000, "valid": 300, "test": 500}
 
 
 class Topic(NamedTuple):
-    """A kind of fact about the speaker; `{}` stands for its value."""
+    """A kind of fact about the speaker; `{}` is the placeholder for its value."""
 
     values: list[str]
     wordings: list[str]
-    """How the speaker says it, in the persona and in replies."""
+    """Statements by the speaker, in the persona and in replies."""
     questions: list[str]
-    """How the partner asks for it."""
+    """Questions by the partner."""
     check: str
-    """How the partner asks whether it is a certain value."""
+    """Yes-no question by the partner about a certain value."""
 
 
 WORDS = word_tables("dialogue")
@@ -37,16 +37,16 @@ TOPICS = {name: Topic(**topic) for name, topic in WORDS["topics"].items()}
 ANIMALS: list[str] = WORDS["animals"]
 RELATIVES: dict[str, list[str]] = WORDS["relatives"]
 NAMES: dict[str, list[str]] = WORDS["names"]
-"""Names of animals and people alike."""
+"""Names of both animals and people, by pronoun."""
 POSSESSIVE = {"she": "her", "he": "his"}
 GREETINGS: list[tuple[str, list[str]]] = WORDS["greetings"]
 CLOSINGS = (("topic", 35), ("pronoun", 40), ("kind", 10), ("name", 7), ("animal", 4), ("family", 4))
 TURNS = 5
-"""Turns that the source keeps, the last ones."""
+"""Maximum number of turns in the source, the last ones."""
 
 
 class Exchange(NamedTuple):
-    """What the partner says, every good reply, and what both are about."""
+    """A question or remark of the partner, all good replies, and their subject."""
 
     question: str
     replies: Sequence[str]
@@ -70,13 +70,13 @@ class Being(NamedTuple):
 
 class Persona(NamedTuple):
     facts: dict[str, str]
-    """Topic to value."""
+    """Topic -> value."""
     beings: tuple[Being, ...]
-    """An animal, a relative, or both, or two relatives; often of one pronoun."""
+    """An animal, a relative, one of each, or two relatives; often with the same pronoun."""
 
 
 class ConversationWriter:
-    """Makes the conversations of one split, from combinations that this split owns."""
+    """Writer of the conversations of one split, from combinations that only this split uses."""
 
     def __init__(self, split: str, draw: Draw) -> None:
         self._split, self._draw = split, draw
@@ -96,7 +96,6 @@ class ConversationWriter:
         self._relatives = [being for being in owned if being.job]
 
     def _owns(self, *combination: str) -> bool:
-        """Whether only this split uses the combination."""
         return split_of("dialogue", *combination) == self._split
 
     def _persona(self) -> Persona:
@@ -122,7 +121,7 @@ class ConversationWriter:
         return self._draw.sample(sentences)
 
     def _topic(self, persona: Persona) -> Exchange | None:
-        """A question about the speaker, or a remark that returns it; None where none is owned."""
+        """Return a question about the speaker, or a remark that returns it; None if the split owns none."""
         owned = [
             (name, way, value)
             for name, value in persona.facts.items()
@@ -165,7 +164,7 @@ class ConversationWriter:
         return Exchange(question, replies, "family")
 
     def _about(self, being: Being, who: str, whose: str) -> Exchange:
-        """A question for the name or the job of a being, called `who` and `whose`."""
+        """Return a question for a being's name or job; the question calls the being `who` and `whose`."""
         he, his = being.pronoun, POSSESSIVE[being.pronoun]
         if being.job and self._draw.chance(0.5):
             question = self._draw.choice((f"what does {who} do ?", f"and {whose} job ?"))
@@ -176,7 +175,7 @@ class ConversationWriter:
         return Exchange(question, names, being.kind)
 
     def _closing(self, persona: Persona) -> list[Exchange | None]:
-        """The exchange that ends a conversation, after the one that it refers to."""
+        """Return the exchange that ends a conversation, after the one that it refers to."""
         kind = self._draw.weighted_choice(CLOSINGS)
         being = self._draw.choice(persona.beings)
         if kind == "topic":
@@ -193,7 +192,7 @@ class ConversationWriter:
         return [(self._animal if kind == "animal" else self._family)(persona)]
 
     def _exchanges(self, persona: Persona) -> list[Exchange] | None:
-        """Exchanges in order, the last with the target; None when the split owns none of a kind."""
+        """Return exchanges in order, the last with the target, or None if the split owns none of some kind."""
         exchanges = self._closing(persona)
         if self._draw.chance(0.4):
             aside = self._draw.choice((self._topic, self._animal, self._family))(persona)
@@ -205,7 +204,7 @@ class ConversationWriter:
         return present if len(present) == len(exchanges) else None
 
     def row(self) -> Row:
-        """A persona, a conversation so far, and the reply."""
+        """Return a persona with the conversation so far, and the reply."""
         exchanges = None
         while exchanges is None:
             persona = self._persona()
@@ -219,7 +218,7 @@ class ConversationWriter:
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
-    """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
+    """Yield `size` rows of a split (train, valid or test); the same seed gives the same rows."""
     writer = ConversationWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
     for _ in range(size):
         yield writer.row()

@@ -1,4 +1,4 @@
-"""Which generator makes the rows of a corpus."""
+"""Selection of the generator that makes the rows of a corpus."""
 
 from importlib import import_module
 from typing import Any
@@ -10,11 +10,11 @@ from attnkit.recipe.corpus_cards import Card
 
 
 def generator_of(card: Card) -> Any:
-    """What makes the rows of a generated corpus, a module or an object.
+    """Return the generator of a corpus: a module or an object.
 
-    It has VERSION, raised when the same seed would give other rows, SIZES by split, and `rows(split, size, seed)`,
-    which also takes the length of a row, or the passages of a question, where these can be chosen.  Where the
-    vocabulary must have words that no row need have, they are its `words`.
+    It has VERSION, which increases whenever the same seed gives other rows, SIZES by split, and `rows(split, size,
+    seed)`, which also takes the length of a row, or the number of passages of a question, if these can be chosen.  If
+    the vocabulary must contain words that no row need contain, `words` lists them.
     """
     if card.marked:
         return MarkedRows(card.name, card.marked)

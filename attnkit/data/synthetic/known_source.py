@@ -1,19 +1,16 @@
-"""Generated text for language modelling whose next token has an exactly known distribution.
+"""Generated text for language modelling whose next-token distributions are known exactly.
 
-    toy-chains  words of two syllables; each begins with the syllable that the word before it ends
-                with, and its second one follows the first one of the word before that: mostly it is
-                the next in the order of the syllables, else any other.  So the next word depends on
-                the last two words and on which of them came last
-    toy-topics  lines on one of eight topics, whose words come independently of each other, early
-                ones of a list more often.  No word belongs to two topics, so each word tells the
-                topic, and given any one of them all others are independent: exactly what naive
-                Bayes assumes.  (With words in common it would not hold: of words that may come in
-                any order, one makes the others independent only if it tells all that they share.)
+    toy-chains  words of two syllables; each starts with the last syllable of the previous word, and its second one
+                depends on the first syllable of the word before that: mostly it is the next in the order of the
+                syllables, otherwise any other.  So the next word depends on the last two words and on their order
+    toy-topics  lines on one of eight topics, whose words are drawn independently, early words of a list more often.
+                No word belongs to two topics, so each word determines the topic, and given any word all others are
+                independent: exactly what naive Bayes assumes.  (With shared words this would not hold: if words may
+                come in any order, a word makes the others independent only if it determines all that they share.)
 
-Training and scoring cut the text into blocks of `data.max_length` tokens.  A line has `LINE` tokens
-with its end, and the first line of a split one word more.  So where a block divides `LINE`, the end
-of a line is always the first token of a block: no block has words of two lines, and how likely each
-token is to come next follows from the tokens of its block.
+Training and scoring cut the text into blocks of `data.max_length` tokens.  A line has `LINE` tokens with its end, and
+the first line of a split has one word more.  So if a block divides `LINE`, the end of a line is always the first token
+of a block: no block contains words of two lines, and the distribution of each next token follows from its block.
 """
 
 from abc import ABC, abstractmethod
@@ -28,20 +25,20 @@ from attnkit.errors import UsageError
 from attnkit.text import quoted
 
 LINE = 1024
-"""Tokens of a line: words, and the end of the line."""
+"""Number of tokens in a line: words, and the end of the line."""
 END = ""
-"""Stands for the end of a line among words."""
+"""Token for the end of a line."""
 SYLLABLES = ("ka", "mi", "ne", "ro", "su", "to")
 STEPS = (1, 15, 1, 1, 1, 1)
-"""How often a second syllable is so many places behind the one that it follows, in a circle."""
+"""Relative frequencies of the steps, in circular order, from a syllable to the second syllable that depends on it."""
 TOPICS: dict[str, list[str]] = word_tables("topics")["topics"]
 WEIGHTS = tuple(1000 // (rank + 1) for rank in range(12))
-"""How often a word is drawn, by its rank in the list of its topic."""
+"""Relative frequency of a word, by its rank in the list of its topic."""
 TOPIC_OF = {word: topic for topic, words in TOPICS.items() for word in words}
 
 
 class KnownSource(ABC):
-    """A random process that writes words, and knows how likely each of them is to come next."""
+    """A random process that writes words and knows the distribution of the next word."""
 
     VERSION: ClassVar = 1
     SIZES: ClassVar = {"train": 400, "valid": 20, "test": 60}
@@ -49,23 +46,17 @@ class KnownSource(ABC):
 
     @abstractmethod
     def line(self, draw: Draw) -> Iterator[str]:
-        """The words of a new line, without end."""
+        """Yield the words of a new line, without end."""
 
     @abstractmethod
     def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
-        """The distribution of the next word of a line, given some words in a row before it.
-
-        What came earlier is not known.  Raises UsageError where the words are impossible.
-        """
+        """Return the distribution of the next word given only the words `before`.  Raises UsageError if impossible."""
 
     def next_tokens(self, before: Sequence[str], block: int) -> dict[str, float]:
-        """The distribution of the next token of a block, given the tokens since its begin token.
+        """Return the distribution of the next token of a block, given the tokens since its begin token.
 
-        Args:
-            before: the words of the block so far; the first may be `END`.
-            block: `data.max_length`.
-
-        Raises UsageError: the block does not divide a line, or no line has these words in a row.
+        `before` may start with `END`; `block` is `data.max_length`.  Raises UsageError if the block does not divide a
+        line, or no line contains these words in a row.
         """
         if block < 1 or LINE % block:
             raise UsageError(f"a block must divide a line of {LINE} tokens; got {block}")
@@ -76,7 +67,7 @@ class KnownSource(ABC):
         return words | {END: ends}
 
     def rows(self, split: str, size: int, seed: int) -> Iterator[Row]:
-        """`size` lines of a split; the same seed gives the same lines."""
+        """Yield `size` lines of a split; the same seed gives the same lines."""
         draw = Draw(f"{self.VERSION}/{self.name}/{split}/{seed}")
         for number in range(size):
             words = self.line(draw)
@@ -84,10 +75,8 @@ class KnownSource(ABC):
 
 
 class ChainSource(KnownSource):
-    """Syllables, each drawn by the third one before it; every word shows two of them.
-
-    All syllables are equally likely, and three in a row are independent.
-    """
+    """Chain of syllables, each drawn given the third one before it; every word shows two of them.  All syllables are
+    equally likely, and three in a row are independent."""
 
     name = "chains"
 
@@ -134,12 +123,12 @@ class TopicSource(KnownSource):
 
 
 SOURCES: dict[str, KnownSource] = {"toy-chains": ChainSource(), "toy-topics": TopicSource()}
-"""The corpora whose source is known exactly, with `line_tokens` in their card."""
+"""Corpora whose source is known exactly; their cards have `line_tokens`."""
 
 
 @cache
 def _shares(topic: str | None) -> Mapping[str, float]:
-    """The distribution of words of a topic, or of all topics."""
+    """Return the distribution of the words of a topic, or of all topics."""
     topics = TOPICS if topic is None else (topic,)
     total = sum(WEIGHTS) * len(topics)
     return {word: weight / total for name in topics for word, weight in zip(TOPICS[name], WEIGHTS, strict=True)}

@@ -1,6 +1,6 @@
-"""Words of the toy translation corpus: English and German forms, agreement, numbers.
+"""Lexicon of the toy translation corpus: English and German forms, agreement, numbers.
 
-The German is plain correct German of a small grammar: three genders, four cases, weak, mixed and strong adjectives,
+The German is correct German of a small grammar: three genders, four cases, weak, mixed and strong adjectives,
 separable verbs, verbs that govern the dative or take `sein`, and numbers with the units before the tens.
 """
 
@@ -19,11 +19,11 @@ class Noun(NamedTuple):
     plural: str
     gender: str
     forms: dict[str, str]
-    """German forms by case, `nom` ... `gen`, and `pl`, `pl-dat`."""
+    """German forms by case, `nom` to `gen`, and by `pl` and `pl-dat`."""
 
 
 class Verb(NamedTuple):
-    """A verb; `kind` says what it takes, `case` the case of its direct object."""
+    """A verb; `kind` names the objects it takes, `case` is the case of its direct object."""
 
     kind: str
     base: str
@@ -38,7 +38,7 @@ class Verb(NamedTuple):
 
 
 def _nouns(table: str) -> tuple[Noun, ...]:
-    """Nouns of lines: english, plural, gender, nominative, oblique, genitive, plural, dative."""
+    """Parse lines of nouns: english, plural, gender, nominative, oblique, genitive, plural, dative plural."""
     return tuple(
         Noun(english, plural, gender, dict(zip(FORMS, (nom, oblique, oblique, *rest), strict=True)))
         for english, plural, gender, nom, oblique, *rest in map(str.split, table.split("\n"))
@@ -46,7 +46,7 @@ def _nouns(table: str) -> tuple[Noun, ...]:
 
 
 def _verbs(table: str) -> dict[str, list[Verb]]:
-    """Verbs by kind: kind, English forms / particle plural singular participle auxiliary case."""
+    """Parse lines of verbs, by kind: kind, English forms / particle plural singular participle auxiliary case."""
     verbs: dict[str, list[Verb]] = {}
     for line in table.split("\n"):
         english, german = line.split(" / ")
@@ -65,27 +65,27 @@ ADJECTIVES: dict[str, str] = WORDS["adjectives"]
 OF_PERSONS: list[str] = WORDS["of_persons"]
 OF_THINGS: list[str] = WORDS["of_things"]
 VERBS = _verbs(WORDS["verbs"])
-"""Verbs by what they take: a thing, a person, a thing and a person who gets it (both), nothing
-(alone), or a clause."""
+"""Verbs by the objects they take: a thing, a person, a thing and a person who gets it (both), none (alone), or a
+clause."""
 ARTICLES: dict[str, dict[str, str]] = WORDS["articles"]
 ENDINGS: dict[str, dict[str, str]] = WORDS["endings"]
 """Adjective endings after `the`, after `a`, and without an article (strong plural)."""
 MONTHS: dict[str, tuple[str, int]] = WORDS["months"]
-"""German name and days of each month."""
+"""German name and number of days of each month."""
 _SMALL: dict[int, str] = WORDS["small"]
 _TENS: dict[int, str] = WORDS["tens"]
 _ORDINALS: dict[int, str] = WORDS["ordinals"]
 
 
 def column(table: dict[str, dict[str, str]], row: str, gender: str, case: str) -> str:
-    """The form of a case in a table of forms, `gender` being m, f, n or pl."""
+    """Return the form of a case in a table of forms; `gender` is m, f, n or pl."""
     return table[row][gender].split()[CASES.index(case)]
 
 
 def number(value: int) -> str:
-    """A count of 2 to 9999 in words, the units before the tens.
+    """Return a count of 2 to 9999 in words, units before tens: 347 -> dreihundertsiebenundvierzig.
 
-    347 -> dreihundertsiebenundvierzig.  Counts that end in 01 are not used: they inflect.
+    Counts that end in 01 are not used, because they inflect.
     """
     if value >= 1000:
         return _SMALL[value // 1000] + "tausend" + (number(value % 1000) if value % 1000 else "")
@@ -98,11 +98,11 @@ def number(value: int) -> str:
 
 
 def ordinal(day: int) -> str:
-    """A day of the month in words, dative: 3 -> dritten, 21 -> einundzwanzigsten."""
+    """Return a day of the month as an ordinal in the dative: 3 -> dritten, 21 -> einundzwanzigsten."""
     return _ORDINALS.get(day, number(day) + ("ten" if day < 20 else "sten"))
 
 
 def year(value: int) -> str:
-    """A year of 1100 to 1999 in words: 1985 -> neunzehnhundertfünfundachtzig."""
+    """Return a year of 1100 to 1999 in words: 1985 -> neunzehnhundertfünfundachtzig."""
     rest = value % 100
     return number(value // 100) + "hundert" + (number(rest) if rest else "")

@@ -1,12 +1,12 @@
-"""toy-listops: nested lists of digits under an operator, each with one digit as its answer.
+"""toy-listops: nested lists of digits under an operator, each with a digit as its answer.
 
-Operators are minimum, maximum, median (the mean of the two middle values, rounded down), and the
-sum modulo 10.  Rows are written as Long Range Arena feeds them to its models: operators without
-their opening brackets, and X for a closing one.
+Operators are minimum, maximum, median (the mean of the two middle values, rounded down), and the sum modulo 10.  Rows
+are written as Long Range Arena feeds them to its models: operators without their opening brackets, and X for a closing
+bracket.
 
-Source: Nangia and Bowman 2018, "ListOps: A Diagnostic Dataset for Latent Tree Learning"; depths,
-arguments and lengths as in Tay et al. 2021, "Long Range Arena", lra_benchmarks/data/listops.py;
-words as in lra_benchmarks/listops/input_pipeline.py.
+Source: Nangia and Bowman 2018, "ListOps: A Diagnostic Dataset for Latent Tree Learning"; depths, arguments and lengths
+as in Tay et al. 2021, "Long Range Arena", lra_benchmarks/data/listops.py; words as in
+lra_benchmarks/listops/input_pipeline.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ from attnkit.data.rows import Row
 VERSION = 1
 SIZES = {"train": 96000, "valid": 2000, "test": 2000}
 DEPTH, ARGUMENTS, NESTED = 10, 10, 0.25
-"""Largest depth, most arguments of a list, and the share of arguments that are lists."""
+"""Maximum depth, maximum number of arguments of a list, and share of arguments that are lists."""
 SHORTEST, LONGEST = 500, 2000
 """Exclusive bounds of the length in tokens."""
 END = "X"
-"""The end of a list."""
+"""Token for the end of a list."""
 
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "MIN": min,
@@ -34,7 +34,7 @@ words = " ".join((*OPERATORS, *map(str, range(10)), END))
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
-    """`size` rows of a split; no list is drawn that is too short or too long."""
+    """Yield `size` rows of a split; lists that are too short or too long are drawn again."""
     draw = Draw(f"{VERSION}/listops/{split}/{seed}")
     for _ in range(size):
         while True:
@@ -46,7 +46,7 @@ def rows(split: str, size: int, seed: int) -> Iterator[Row]:
 
 
 def _write(draw: Draw, depth: int, tokens: list[str]) -> int:
-    """Append a list of this depth to the tokens, and return its value."""
+    """Append a list of this depth to the tokens and return its value."""
     operator = draw.choice([*OPERATORS])
     tokens.append(operator)
     values = list[int]()

@@ -1,19 +1,19 @@
-"""Generated rows of which only marked positions are predicted, as published benchmarks have them.
+"""Generated rows in which only marked positions are predicted, as in published benchmarks.
 
-A row's source are tokens, its target as many, with `NOTHING` where nothing is to be predicted.
-What a corpus is made of stands in its card: the writer of its rows, and the settings that it takes.
+A row has as many target tokens as source tokens, with `NOTHING` at positions that are not predicted.  The card of a
+corpus names the writer of its rows and the settings of this writer.
 
     parity       tokens 1 and 2; the last position has the parity of the twos (Grazzi et al. 2025)
-    permutations permutations of three things; each position has the product of all up to it (Siems
-                 et al. 2025, after Merrill et al. 2024)
-    recall       keys with values, then keys again among fillers, at gaps that follow a power law;
-                 each has its value (MQAR, Arora et al. 2024; the code of Zoology)
-    reversal     numbers, and the same in reverse order; nothing is marked, for the target is a text
-                 of its own (the tutorial of JoeyNMT, Kreutzer et al. 2019)
+    permutations permutations of three things; each position has the product of all up to it (Siems et al. 2025, after
+                 Merrill et al. 2024)
+    recall       keys with values, then keys again among fillers, at gaps that follow a power law; each has its value
+                 (MQAR, Arora et al. 2024; the code of Zoology)
+    reversal     numbers, and the same in reverse order; nothing is marked, because the target is a text of its own
+                 (the tutorial of JoeyNMT, Kreutzer et al. 2019)
     and of MAD (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures"):
-    memorization keys of one fixed map, each before a token that has the key's value
-    in-context   pairs of keys and values, noise among them; a key that was seen has its value
-    fuzzy        the same, of keys and values of one to three tokens
+    memorization keys of a fixed map, each followed by an insert token that has the key's value
+    in-context   pairs of keys and values, with noise among them; a repeated key has its value
+    fuzzy        the same, with keys and values of one to three tokens
     selective    tokens among blanks, then as many blanks, which have the tokens in order
 """
 
@@ -29,11 +29,11 @@ from attnkit.data.text_form import NOTHING
 from attnkit.recipe.corpus_cards import Marked
 
 Pairs = Iterator[tuple[int | str, int | str]]
-"""Source and target of each position; `NOTHING` where nothing is predicted."""
+"""Source and target token of each position; the target is `NOTHING` if it is not predicted."""
 
 
 class Length(NamedTuple):
-    """Tokens of a row, and in recall the pairs among them."""
+    """Number of tokens in a row and, in recall, of pairs among them."""
 
     tokens: int
     pairs: int = 0
@@ -66,7 +66,7 @@ def recall(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
     keys = [1 + place for place in draw.distinct(half - 1, length.pairs)]
     values = [half + place for place in draw.distinct(given.vocabulary - half, length.pairs)]
     yield from ((token, NOTHING) for pair in zip(keys, values, strict=True) for token in pair)
-    # p(gap) ~ gap^-0.99, without repeats: the largest of u^(1/p) (Efraimidis and Spirakis 2006)
+    # Draws without replacement from p(gap) ~ gap^-0.99: the largest of u^(1/p) (Efraimidis and Spirakis 2006).
     weights = ((draw.uniform() ** (gap**0.99), gap) for gap in range(1, space + 1))
     gaps = [gap - 1 for _, gap in sorted(weights, reverse=True)[: length.pairs]]
     asked = dict(zip(gaps, zip(keys, values, strict=True), strict=True))
@@ -79,7 +79,7 @@ def recall(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
 
 @cache
 def values_of(vocabulary: int) -> list[int]:
-    """The value of each key, whatever the seed of the rows."""
+    """Return the value of each key, which does not depend on the seed of the rows."""
     half = (vocabulary - 1) // 2
     return Draw(f"mad/{vocabulary}").sample(range(half, vocabulary - 1))
 
@@ -96,7 +96,7 @@ def in_context(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
     tokens = given.vocabulary - given.noise_tokens
     half, known, row = tokens // 2, dict[int, int](), list[tuple[int, bool]]()
     pairs = length.tokens // 2
-    never = draw.randrange(pairs)  # noise, so that there is a pair
+    never = draw.randrange(pairs)  # index of a pair that is not noise
     for pair in range(pairs - 1):
         if pair != never and draw.chance(given.noise):
             row += [(draw.randint(tokens, given.vocabulary - 1), False) for _ in range(2)]
@@ -117,7 +117,7 @@ def fuzzy(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
     def motif(low: int, high: int, size: int) -> tuple[int, ...]:
         return tuple(low + place for place in draw.distinct(high - low, size))
 
-    def key() -> tuple[int, ...]:  # those of tests are the longest ones
+    def key() -> tuple[int, ...]:  # outside of training, of maximum length
         return motif(0, half, draw.randint(1, longest) if split == "train" else longest)
 
     def value() -> tuple[int, ...]:
@@ -137,7 +137,7 @@ def fuzzy(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
 
 
 def _shifted(row: list[tuple[int, bool]], split: str) -> Pairs:
-    """Each token with the next one: in training all are predicted, else those that were marked."""
+    """Yield each token with the next one as its target: all of them in training, otherwise the marked ones."""
     for (token, _), (after, marked) in zip(row, row[1:], strict=False):
         yield token, after if marked or split == "train" else NOTHING
 
@@ -169,7 +169,7 @@ WRITERS: dict[str, Callable[[Draw, Length, Marked, str], Pairs]] = {
 
 @dataclass(frozen=True)
 class MarkedRows:
-    """The generator of one corpus."""
+    """Generator of one corpus."""
 
     corpus: str
     given: Marked
@@ -177,18 +177,18 @@ class MarkedRows:
 
     @property
     def SIZES(self) -> dict[str, int]:  # noqa: N802 (as other generators call it)
-        """Rows of each split."""
+        """Number of rows in each split."""
         return {"train": 0, "valid": 0, "test": 0} | {
             split: sum(part.rows for part in parts) for split, parts in self.given.splits.items()
         }
 
     @property
     def words(self) -> str:
-        """Every token that a row can have."""
+        """All tokens that a row can contain."""
         return " ".join(map(str, (*range(self.given.vocabulary), NOTHING)))
 
     def rows(self, split: str, size: int, seed: int, length: int = 0) -> Iterator[Row]:
-        """`size` rows of a split, of one length or, at 0, of those that the card says."""
+        """Yield `size` rows of a split, all of `length` or, if it is 0, of the lengths in the card."""
         parts = [part for part in self.given.splits[split] for _ in range(part.rows)]
         draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
         write = WRITERS[self.given.writer]

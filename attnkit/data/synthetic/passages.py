@@ -1,12 +1,12 @@
-"""toy-passages: questions on short registers of invented facts, one of which has the answer.
+"""toy-passages: questions on short registers of invented facts, one of which contains the answer.
 
-A passage has four entries, three of them of the kind in question, of three people; so a reader must find the name, not
-just the kind of fact.  Answers follow from the passage alone: who has what is drawn anew for every row, common values
+A passage has four entries, three of them of the kind in question, about three people; so a reader must find the name,
+not just the kind of fact.  Answers follow from the passage alone: values are drawn anew for every row, common values
 more often than rare ones, so that without the passage only a guess is possible.  Half of the other passages have
-entries of the same kind, of others.  In the splits `ordered` and `coupled` no single context is enough: the answer
-depends on the order of three chapters, or on two passages together.  Training shows such questions too, with all that
-they need in one passage.  Names of valid and test (first with last) are never those of train; `draw.split_of` says
-which.
+entries of the same kind, about other people.  In the splits `ordered` and `coupled` no single context is enough: the
+answer depends on the order of three chapters, or on two passages together.  Training contains such questions too, with
+everything that they need in one passage.  Names in valid and test (first with last) never occur in train; see
+`draw.split_of`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,24 +21,24 @@ from attnkit.data.synthetic import word_tables
 VERSION = 1
 SIZES = {"train": 40000, "valid": 300, "test": 400, "ordered": 400, "coupled": 400}
 JOINED = 0.15
-"""Share of training questions of each further kind."""
+"""Probability of each further kind of question in training."""
 LIKE = 0.5
-"""Share of other passages that have the kind of fact in question on other people."""
+"""Share of the other passages that have the kind of fact in question, about other people."""
 WEIGHTS = tuple(1000 // (rank + 3) for rank in range(20))
-"""How often a value is drawn, by its rank in its list."""
+"""Relative frequency of a value, by its rank in its list."""
 
 WORDS = word_tables("passages")
 ORDER = ("First", "Second", "Third")
 RELATIONS: dict[str, list[str]] = WORDS["relations"]
-"""Kinds of facts and their values, the likeliest first."""
+"""Kinds of facts and their values, the most frequent first."""
 INSIDE = ("Animal", "Instrument", "Treasure", "Vehicle")
-"""Kinds of things that rooms have."""
+"""Kinds of things in rooms."""
 RIVALS = 2
-"""Other people of whom the right passage has the same kind of fact."""
+"""Number of other people about whom the right passage has the same kind of fact."""
 
 
 class QuestionStory(NamedTuple):
-    """A question, its answer, and the passages that it needs in this order."""
+    """A question, its answer, and the passages that it needs, in this order."""
 
     who: tuple[str, ...]
     question: str
@@ -48,7 +48,7 @@ class QuestionStory(NamedTuple):
 
 @cache
 def people(split: str) -> tuple[str, ...]:
-    """The people of a split; `ordered` and `coupled` have those of test."""
+    """Return the people of a split; `ordered` and `coupled` share those of test."""
     owner = "test" if split in ("ordered", "coupled") else split
     return tuple(
         f"{first} {last}"
@@ -58,13 +58,13 @@ def people(split: str) -> tuple[str, ...]:
 
 
 class QuestionWriter:
-    """Makes questions from one source of chance."""
+    """Writer of questions with its own random generator."""
 
     def __init__(self, split: str, key: str) -> None:
         self._draw, self._people = Draw(key), people(split)
 
     def _values(self, kind: str, count: int) -> list[str]:
-        """Different values of a kind; those early in their list are likelier."""
+        """Return different values of a kind; values early in the list are more frequent."""
         left = list(zip(RELATIONS[kind], WEIGHTS, strict=True))
         values: list[str] = []
         for _ in range(count):
@@ -73,12 +73,12 @@ class QuestionWriter:
         return values
 
     def _passage(self, kind: str, owners: Sequence[str], values: Sequence[str], *more: str) -> str:
-        """Entries of one kind, and others, in random order."""
+        """Return entries of one kind, and the entries `more`, in random order."""
         entries = [_entry(kind, *fact) for fact in zip(owners, values, strict=True)]
         return " ".join(self._draw.sample([*entries, *more]))
 
     def single(self, kind: str = "") -> QuestionStory:
-        """One passage answers: it has the same kind of fact on others, and one other fact."""
+        """Return a question with one passage, which has the same kind of fact about others, and one other fact."""
         kind = kind or self._draw.choice(tuple(RELATIONS))
         who = self._draw.sample(self._people, 1 + RIVALS)
         values = self._values(kind, len(who))
@@ -88,7 +88,7 @@ class QuestionWriter:
         return QuestionStory(tuple(who), f"{kind} of {who[0]}?", values[0], (passage,))
 
     def ordered(self) -> QuestionStory:
-        """Three chapters, and the town of one of them by its number."""
+        """Return three chapters, and a question for the town of one of them by its number."""
         who = self._draw.choice(self._people)
         towns = self._values("Town", len(ORDER))
         chapter = self._draw.randrange(len(ORDER))
@@ -96,7 +96,7 @@ class QuestionWriter:
         return QuestionStory((who,), f"{ORDER[chapter]} town of {who}?", towns[chapter], parts)
 
     def coupled(self) -> QuestionStory:
-        """One passage names the rooms of people, another what is in these rooms."""
+        """Return two passages, the rooms of people and the contents of these rooms, and a question that needs both."""
         kind = self._draw.choice(INSIDE)
         who = self._draw.sample(self._people, 2)
         rooms, values = self._values("Room", 2), self._values(kind, 2)
@@ -104,7 +104,7 @@ class QuestionWriter:
         return QuestionStory((who[0],), f"{kind} of the room of {who[0]}?", values[0], parts)
 
     def mixed(self) -> QuestionStory:
-        """A question of any kind, with one passage that is enough."""
+        """Return a question of any kind, with a single passage."""
         for write in (self.ordered, self.coupled):
             if self._draw.chance(JOINED):
                 story = write()
@@ -112,7 +112,7 @@ class QuestionWriter:
         return self.single()
 
     def among(self, story: QuestionStory, contexts: int) -> Row:
-        """The question with its passage at a random index among those of other people."""
+        """Return the question with its passage at a random index among passages about other people."""
         others: list[str] = []
         kind = story.question.split()[0]
         while len(others) < contexts - 1:
@@ -126,10 +126,10 @@ class QuestionWriter:
 
 
 def rows(split: str, size: int, seed: int, contexts: int = 2) -> Iterator[Row]:
-    """`size` rows of a split; the same seed gives the same rows.
+    """Yield `size` rows of a split; the same seed gives the same rows.
 
-    Questions that one passage answers have `contexts` of them, the others those that are needed,
-    in order, and no gold.  With more contexts come the same questions.
+    A question that one passage answers has `contexts` passages; other questions have the passages that they need, in
+    order, and no gold index.  The questions do not depend on `contexts`.
     """
     key = f"{VERSION}/passages/{split}/{seed}"
     writer = QuestionWriter(split, key)

@@ -1,18 +1,16 @@
-"""Generated rows whose answer stands in their source: what an attention mechanism can recall.
+"""Generated rows whose source contains the answer: what an attention mechanism can recall.
 
     toy-copy                a text of words, and the same text again
     toy-selective-copy      eight words scattered among blanks, and the words alone, in order
-    toy-associative-recall  pairs of words in random order, and a word; the answer is the partner of
-                            that word, then the partner of the partner, through all pairs
-    toy-induction           different words in a row, and one of them again; the answer is how the
-                            row went on after it
+    toy-associative-recall  pairs of words in random order, and a word; the answer is the partner of that word, then
+                            the partner of the partner, through all pairs
+    toy-induction           different words in a row, one of them again; the answer is the words that followed it
 
-Words carry no meaning, so nothing can be answered from memory of other rows.  A row is as long as
-asked, in words or in pairs.  Rows of no given length have one that training may see, so that longer
-ones show what a model does beyond it.
+Words have no meaning, so no answer can be memorised from other rows.  Lengths are in words or in pairs.  Rows without
+a given length have a length of the training range, so that longer rows show how a model extrapolates.
 
-After Arjovsky et al. 2016 (copying), Jing et al. 2019 and Gu and Dao 2023 (selective copying),
-Ba et al. 2016 and Arora et al. 2023 (associative recall), Olsson et al. 2022 (induction).
+After Arjovsky et al. 2016 (copying), Jing et al. 2019 and Gu and Dao 2023 (selective copying), Ba et al. 2016 and
+Arora et al. 2023 (associative recall), Olsson et al. 2022 (induction).
 """
 
 from collections.abc import Iterator
@@ -24,10 +22,10 @@ from attnkit.data.rows import Row
 from attnkit.recipe.corpus_cards import RowLength
 
 SIDES = tuple[list[str], list[str]]
-"""Words of a source and of its target."""
+"""Words of the source and of the target."""
 BLANK, END, ASK = "_", ",", "?"
 SCATTERED = 8
-"""Words of a row of selective copying."""
+"""Number of words in a row of selective copying."""
 
 
 def _words(count: int) -> list[str]:
@@ -35,7 +33,7 @@ def _words(count: int) -> list[str]:
 
 
 FEW, SOME, MANY = _words(16), _words(32), _words(128)
-"""Words of selective copying, of copying, and of tasks whose words are all different."""
+"""Vocabularies of selective copying, of copying, and of tasks whose words are all different."""
 
 
 def copy(draw: Draw, length: int) -> SIDES:
@@ -74,7 +72,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class RecallRows:
-    """The generator of one corpus."""
+    """Generator of one corpus."""
 
     corpus: str
     length: RowLength
@@ -82,7 +80,7 @@ class RecallRows:
     SIZES: ClassVar = {"train": 60_000, "valid": 200, "test": 200}
 
     def rows(self, split: str, size: int, seed: int, length: int = 0) -> Iterator[Row]:
-        """`size` rows of a split, of one length or, at 0, of those of training."""
+        """Yield `size` rows of a split, all of `length` or, if it is 0, of the training lengths."""
         low, high = (length, length) if length else self.length.trained
         draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
         for _ in range(size):

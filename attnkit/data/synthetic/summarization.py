@@ -1,9 +1,9 @@
-"""toy-summarization: reports of events, told as paragraphs, with a headline.
+"""toy-summarization: reports of events, as paragraphs, each with a headline.
 
-A headline names what counts in the end: the winner by a nickname resolved (the guests, the baker), the last number
-reported, the largest of several amounts; never what happened last year or elsewhere, which a report mentions as well.
-Sentences come in varying order.  Valid and test use only combinations (event, city and day; first and last name; the
-two largest amounts; building and thing, and so on) that train never shows; `draw.split_of` says which.
+A headline states the outcome: the winner, whom the report calls by a nickname (the guests, the baker), the
+last number reported, or the largest of several amounts; never what happened last year or elsewhere, which a report
+mentions as well.  Sentences come in varying order.  Valid and test use only combinations (event, city and day; first
+and last name; the two largest amounts; building and thing, and so on) that train never contains; see `draw.split_of`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ LARGER_AMOUNTS = (*AMOUNTS, "850", "900")
 
 
 class Person(NamedTuple):
-    """Somebody with a job; the pronoun is She or He."""
+    """A person with a job; the pronoun is She or He."""
 
     name: str
     pronoun: str
@@ -36,19 +36,19 @@ class Person(NamedTuple):
 
 
 class EventStory(NamedTuple):
-    """What an event gives: a headline, and the sentences of its report."""
+    """A headline, and the sentences of its report."""
 
     headline: str
     opening: str
     blocks: tuple[str, ...]
-    """One sentence or two each; they may stand in any order after the opening."""
+    """One or two sentences each, in any order after the opening."""
     aside: str
-    """Something like it, elsewhere or earlier, which the headline must leave out."""
+    """A similar event elsewhere or earlier, which the headline must leave out."""
     closing: str = ""
 
 
 class ReportWriter:
-    """Makes the reports of one split, from combinations that this split owns."""
+    """Writer of the reports of one split, from combinations that only this split uses."""
 
     def __init__(self, split: str, draw: Draw) -> None:
         self._draw = draw
@@ -69,25 +69,25 @@ class ReportWriter:
             kind: [parts for parts in every if split_of("summarization", kind, *parts) == split]
             for kind, every in combinations_of.items()
         }
-        # An event can be where the split owns a combination of that city.
+        # An event can be in any city of which the split owns a combination.
         cities = {kind: set(sum(self._owned[kind], ())) for kind in self._events}
         cities["auction"] = set(CITIES)
         self._owned["event"] = [one for one in self._owned["event"] if one[1] in cities[one[0]]]
 
     def _own(self, kind: str, holding: str = "") -> tuple[str, ...]:
-        """A combination that the split owns, one of those holding a part."""
+        """Return a combination that the split owns; if `holding` is given, one that contains it."""
         return self._draw.choice([one for one in self._owned[kind] if holding in ("", *one)])
 
     def _others(self, items: Sequence[str], count: int, taken: str) -> list[str]:
-        """Different items without the one taken."""
+        """Return `count` different items, without `taken`."""
         return self._draw.sample([item for item in items if item != taken], count)
 
     def _with_others(self, item: str, items: Sequence[str], count: int) -> list[str]:
-        """The item, and others."""
+        """Return the item, followed by `count` other items."""
         return [item, *self._others(items, count, item)]
 
     def _people(self, count: int) -> list[Person]:
-        """People with different names and jobs; the split owns the name of the first."""
+        """Return people with different names and jobs; the split owns the name of the first."""
         first, last = self._own("name")
         firsts = self._with_others(first, FIRST_NAMES, count - 1)
         lasts = self._with_others(last, LAST_NAMES, count - 1)
@@ -98,24 +98,24 @@ class ReportWriter:
         ]
 
     def _amounts(self) -> tuple[str, str, str, str]:
-        """Three amounts of an event, the largest first, and another that is larger still."""
+        """Return three amounts of an event, the largest first, and one that is larger still."""
         first, second = self._own("amounts")
         third = self._draw.choice([one for one in AMOUNTS if int(one) < int(second)])
         larger = self._draw.choice([one for one in LARGER_AMOUNTS if int(one) > int(first)])
         return first, second, third, larger
 
     def _sentence(self, event: str, part: str, **words: object) -> str:
-        """One of the wordings of a part of a report, with these words filled in."""
+        """Return one of the wordings for a part of a report, filled in with `words`."""
         wording: str = self._draw.choice(WORDS["sentences"][event][part])
         return wording.format(**words)
 
     def _sentences(self, event: str, part: str, **words: Sequence[object]) -> tuple[str, ...]:
-        """The same part several times, each time with the next of the words."""
+        """Return a sentence of this part for each row of `words`."""
         rows = zip(*words.values(), strict=True)
         return tuple(self._sentence(event, part, **dict(zip(words, row, strict=True))) for row in rows)
 
     def _auction(self, city: str, day: str) -> EventStory:
-        """Three pieces are sold; the highest price counts."""
+        """Return a sale of three pieces; the highest price counts."""
         job, thing = self._own("auction")
         jobs = self._with_others(job, JOBS, 2)
         *things, old = self._with_others(thing, THINGS, 3)
@@ -129,7 +129,7 @@ class ReportWriter:
         )
 
     def _election(self, city: str, day: str) -> EventStory:
-        """Three people stand for mayor; most votes win."""
+        """Return an election with three candidates for mayor; the one with most votes wins."""
         people = self._people(3)
         job, _ = self._own("election", city)
         jobs = self._with_others(job, JOBS, 2)
@@ -145,7 +145,7 @@ class ReportWriter:
         )
 
     def _fire(self, city: str, day: str) -> EventStory:
-        """First reports of the number of people hurt are corrected; the last number counts."""
+        """Return a fire whose reported number of people hurt is corrected; the last number counts."""
         building, _ = self._own("fire", city)
         first, final, old = self._draw.sample(WORDS["counts"], 3)
         caller, other = self._people(1)[0], self._others(CITIES, 1, city)[0]
@@ -159,7 +159,7 @@ class ReportWriter:
         )
 
     def _match(self, city: str, day: str) -> EventStory:
-        """A football match; who hosts and who visits must be told apart."""
+        """Return a football match, in which hosts and guests must be told apart."""
         winner, loser = self._own("match", city)
         guests = loser if winner == city else winner
         side, other = ("hosts", "guests") if winner == city else ("guests", "hosts")
@@ -178,7 +178,7 @@ class ReportWriter:
         )
 
     def _storm(self, city: str, day: str) -> EventStory:
-        """A storm damages things of three kinds; the largest number counts."""
+        """Return a storm that damages things of three kinds; the largest number counts."""
         thing, _ = self._own("storm", city)
         *things, old = self._with_others(thing, DAMAGED, 3)
         *amounts, larger = self._amounts()
@@ -193,7 +193,7 @@ class ReportWriter:
         )
 
     def _theft(self, city: str, day: str) -> EventStory:
-        """Two people are questioned; the one arrested is named by the job."""
+        """Return a theft with two suspects; the report names the one arrested by the job."""
         thing, _ = self._own("theft", city)
         building = self._draw.choice(BUILDINGS)
         thief, other = self._people(2)
@@ -219,7 +219,7 @@ class ReportWriter:
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
-    """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
+    """Yield `size` rows of a split (train, valid or test); the same seed gives the same rows."""
     writer = ReportWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
     for _ in range(size):
         yield writer.row()

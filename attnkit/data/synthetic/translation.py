@@ -1,9 +1,9 @@
 """toy-translation: English to German in a small grammar.
 
-A sentence has one right translation, yet the translation of a word depends on its place: its role decides the case,
-gender and number decide articles and adjectives, the clause decides where the verb stands and whether it splits,
-`when` depends on the tense, and a number turns its last digits round.  Valid and test use only combinations (adjective
-and noun, verb and object, last two digits, day and month) that train never shows; `draw.split_of` says which.
+A sentence has one correct translation, but the translation of a word depends on its context: its role decides the
+case, gender and number decide articles and adjectives, the clause decides the position of the verb and whether it
+splits, `when` depends on the tense, and a number swaps its last two digits.  Valid and test use only combinations
+(adjective and noun, verb and object, last two digits, day and month) that train never contains; see `draw.split_of`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,17 +41,16 @@ class Sentence(NamedTuple):
 
 
 class SentenceWriter:
-    """Makes the sentences of one split, from combinations that this split owns."""
+    """Writer of the sentences of one split, from combinations that only this split uses."""
 
     def __init__(self, split: str, draw: Draw) -> None:
         self._split, self._draw = split, draw
 
     def _owns(self, *combination: str) -> bool:
-        """Whether only this split uses the combination."""
         return split_of("translation", *combination) == self._split
 
     def _adjective(self, noun: Noun, probability: float) -> str:
-        """An adjective that may go with the noun, or nothing."""
+        """Return an adjective that may go with the noun, or ""."""
         if not self._draw.chance(probability):
             return ""
         words = lexicon.OF_PERSONS if noun in lexicon.PERSONS else lexicon.OF_THINGS
@@ -59,13 +58,13 @@ class SentenceWriter:
         return self._draw.choice(allowed) if allowed else ""
 
     def _verb(self, kind: str, noun: Noun) -> Verb | None:
-        """A verb of a kind that may go with the noun, or nothing."""
+        """Return a verb of a kind that may go with the noun, or None."""
         verbs = lexicon.VERBS[kind]
         allowed = [verb for verb in verbs if self._owns("verb", verb.base, noun.english)]
         return self._draw.choice(allowed) if allowed else None
 
     def _number(self, low: int, high: int) -> int:
-        """A number whose last two digits the split owns, or are below 21; none ends in 01."""
+        """Return a number not ending in 01 whose last two digits are below 21 or belong to the split."""
         value = self._draw.randint(low, high)
         while not all(self._owns(*combination) for combination in digits(value)):
             value += self._draw.randint(21, 99) - value % 100
@@ -90,7 +89,7 @@ class SentenceWriter:
         return Phrase(noun, article, plural, self._adjective(noun, 0.4))
 
     def _place(self) -> Adverbial:
-        """Where: a preposition and a place, with `in dem` drawn together."""
+        """Return an adverbial of place: a preposition and a place, with `in dem` contracted."""
         noun = self._draw.choice(lexicon.PLACES)
         english, preposition = self._draw.choice(PREPOSITIONS)
         article = self._draw.weighted_choice((("the", 3), ("a", 1)))
@@ -99,7 +98,7 @@ class SentenceWriter:
         return Adverbial(f"{english} {phrase.english()}", german, phrase.combinations)
 
     def _time(self, tense: str) -> Adverbial:
-        """When: words that fit the tense, or a date."""
+        """Return an adverbial of time that fits the tense, or a date."""
         words = self._draw.choice(TIMES[tense])
         if tense == "present" or self._draw.chance(0.6):
             return words
@@ -126,7 +125,7 @@ class SentenceWriter:
         extras: bool = True,
         beside: Clause | None = None,
     ) -> Clause:
-        """A clause; `extras` are time and place; no noun is one of those of the clause `beside`."""
+        """Return a clause; `extras` are time and place; none of its nouns is in the clause `beside`."""
         kind = self._draw.weighted_choice(kinds)
         taken = beside.nouns if beside else ()
         nouns = lexicon.THINGS if kind in ("thing", "both") else lexicon.PERSONS
@@ -146,7 +145,7 @@ class SentenceWriter:
         return Clause(verb, tense, subject, direct, recipient, place, time)
 
     def _statement(self) -> Sentence:
-        """A main clause; when time comes first, the German verb comes before the subject."""
+        """Return a main clause; after an initial time, the German verb comes before the subject."""
         clause = self._clause(self._draw.weighted_choice(TENSES))
         used, time = clause.combinations, clause.time
         if time and self._draw.chance(0.5):
@@ -156,7 +155,6 @@ class SentenceWriter:
         return Sentence(f"{clause.english()}.", f"{clause.german('second')}.", used)
 
     def _question(self) -> Sentence:
-        """A question to be answered with yes or no."""
         clause = self._clause(self._draw.weighted_choice(TENSES))
         german = clause.german("first")
         return Sentence(f"{clause.english_question()}?", f"{german}?", clause.combinations)
@@ -182,7 +180,7 @@ class SentenceWriter:
         return Sentence(english, f"{frage} {rest.german('first')}?", rest.combinations)
 
     def _subordinate(self) -> Sentence:
-        """Two clauses and a conjunction, in either order."""
+        """Return two clauses and a conjunction, in either order."""
         conjunction = self._draw.choice(tuple(CONJUNCTIONS))
         tense, other = self._draw.weighted_choice(TENSES), self._draw.weighted_choice(TENSES)
         if conjunction in ("while", "when"):
@@ -211,7 +209,7 @@ class SentenceWriter:
         return Sentence(english, german, main.combinations + inner.combinations)
 
     def _relative(self) -> Sentence | None:
-        """A main clause with a relative clause on its subject or, put last, on its object."""
+        """Return a main clause with a relative clause on its subject or, at the end, on its object."""
         tense = self._draw.choice(("past", "present"))
         on_subject = self._draw.chance(0.5)
         main = self._clause(tense, kinds=SIMPLE_KINDS, extras=on_subject)
@@ -229,7 +227,7 @@ class SentenceWriter:
         return Sentence(english, german, used)
 
     def _described(self, head: Phrase, main: Clause, *, extras: bool) -> Sentence | None:
-        """A relative clause whose subject or direct object is the head, a part of `main`."""
+        """Return a relative clause whose subject or direct object is the head, a part of `main`."""
         person = head.noun in lexicon.PERSONS
         clause = self._clause(main.tense, kinds=SIMPLE_KINDS, extras=extras, beside=main)
         if person and self._draw.chance(0.6):
@@ -246,7 +244,7 @@ class SentenceWriter:
         return Sentence(english, f"{german} {clause.german('last')}", clause.combinations)
 
     def sentence(self) -> Sentence:
-        """A sentence pair; outside train it has at least one combination."""
+        """Return a sentence pair; outside train it has at least one combination."""
         kinds = (
             (self._statement, 40),
             (self._question, 12),
@@ -263,7 +261,7 @@ class SentenceWriter:
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
-    """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
+    """Yield `size` rows of a split (train, valid or test); the same seed gives the same rows."""
     writer = SentenceWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
     for _ in range(size):
         english, german, _combinations = writer.sentence()
