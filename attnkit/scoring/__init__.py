@@ -1,8 +1,7 @@
-"""Scores of text, their significance, and systems side by side.
+"""Scores of text, their significance, and comparisons of systems.
 
-Start with `results.Comparison` (rows, differences, one JSON form), `evaluation.evaluate` (a run
-becomes scores) and `significance.compare` (differences with their intervals). Imports `search`,
-`runs` and what is below them.
+Start with `results.Comparison` (rows, differences, JSON), `evaluation.evaluate` (scores of a run) and
+`significance.compare` (differences with intervals). Imports `search`, `runs` and the layers below them.
 """
 
 from attnkit.scoring.comparison import side_by_side

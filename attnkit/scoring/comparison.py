@@ -1,4 +1,4 @@
-"""Systems side by side: which rows are one system, what may be compared, and who differs."""
+"""Comparison of systems: rows of one system, conditions of a fair comparison, and tests of differences."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ from attnkit.scoring.results import BestSystem, Comparison, PublishedFigures, Sc
 from attnkit.scoring.significance import DEFAULTS, Difference, PairedTest
 
 MOST_KEYS = 3
-"""Settings that a name lists, at most."""
+"""Maximum number of settings in the name of a system."""
 Baselines = Mapping[str | None, str]
-"""Recipe -> the variant, system or run that others are compared with."""
+"""Baseline of each recipe: a variant, system or run."""
 Key = tuple[str | None, str, str | None]
-"""A system: recipe, name and method of question answering."""
+"""Recipe, name and method of question answering of a system."""
 Group = dict[Key, list[ScoreRow]]
-"""One row a training seed."""
+"""Rows of each system, one per training seed."""
 
 
 def side_by_side(
@@ -34,17 +34,16 @@ def side_by_side(
     method: str | None = None,
     published: Sequence[PublishedFigures] = (),
 ) -> Comparison:
-    """Compare every system with the first baseline that was scored on the same references.
+    """Compare each system with the first baseline that was scored on the same references.
 
-    Questions are compared with as many contexts, windows at the same length.  Systems that differ
-    from the baseline in more than the system (see `reasons`) are not tested.
+    Questions are compared at equal numbers of contexts, windows of text at equal lengths. Systems that were scored or
+    trained under other conditions than the baseline (see `reasons`) are not tested.
 
     Args:
-        rows: in the order in which they are shown; they are named by `named`.
-        baselines: what others are compared with.
-        settings: `bootstrap` of 0 leaves out intervals, p-values and what follows from them.
-        method: of the baseline, in question answering; the first when None.
-        published: figures to be shown beside the scores.
+        rows: in the order of tables; `named` names them.
+        settings: a `bootstrap` of 0 omits intervals, p-values and all that depends on them.
+        method: method of the baseline in question answering; None: the first method.
+        published: figures to show beside the scores.
     """
     rows = named(rows)
     differences, best, used = list[SystemDifference](), list[BestSystem](), list[str]()
@@ -65,7 +64,7 @@ def side_by_side(
 
 
 def first_baselines(rows: Iterable[ScoreRow], chosen: str | Mapping[str, str] | None = None) -> dict[str | None, str]:
-    """The baseline of each recipe: the chosen variant, else the first one shown."""
+    """Return the baseline of each recipe: the chosen variant, otherwise that of the first row."""
     out: dict[str | None, str] = {}
     for row in rows:
         given = chosen if isinstance(chosen, str) else (chosen or {}).get(row.recipe or "")
@@ -74,16 +73,15 @@ def first_baselines(rows: Iterable[ScoreRow], chosen: str | Mapping[str, str] | 
 
 
 def _is_baseline(rows: Sequence[ScoreRow], baselines: Baselines) -> bool:
-    """Whether a system is its recipe's baseline."""
+    """Return whether the recipe's baseline is the variant, the name or a run of this system."""
     names = {name for row in rows for name in (row.variant, row.name, row.run)}
     return baselines.get(rows[0].recipe) in names - {None}
 
 
 def _groups(rows: Sequence[ScoreRow], baselines: Baselines) -> list[Group]:
-    """The systems of each split, number of contexts and length scored on the same references.
+    """Return the systems grouped by split, number of contexts, length and references.
 
-    One that finds no baseline on its own references joins the first ones of its split, where it is
-    marked as not comparable.
+    A group of a single system, or without a baseline, joins the first group of its split as not comparable.
     """
     places: dict[tuple[Any, ...], dict[str, Group]] = {}
     for row in rows:
@@ -106,14 +104,14 @@ def _groups(rows: Sequence[ScoreRow], baselines: Baselines) -> list[Group]:
 def _judged(
     metric: str, group: Group, base: Key | None, settings: EvalConfig
 ) -> tuple[list[SystemDifference], list[BestSystem]]:
-    """The systems of one split by one metric: against the baseline, and against the best.
+    """Test the systems of a group by one metric: against the baseline, and against the best system.
 
-    Only those that can be compared with the baseline (without one, the first system) are tested.
+    Only systems comparable with the baseline (without a baseline: with the first system) are tested.
 
-    The best system is tested against every other one, with Holm's correction: those that pass are a
-    set that holds the truly best system with a probability of 95 % (multiple comparisons with the
-    best: Gupta 1965, "On Some Multiple Decision (Selection and Ranking) Rules"; Hsu 1984,
-    "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the Best").
+    The tests against the best system have Holm's correction: the best system and those not separable from it are a
+    set that contains the truly best system with a probability of 95 % (multiple comparisons with the best: Gupta 1965,
+    "On Some Multiple Decision (Selection and Ranking) Rules"; Hsu 1984, "Constrained Simultaneous Confidence Intervals
+    for Multiple Comparisons with the Best").
     """
     scores = {
         key: found
@@ -122,7 +120,7 @@ def _judged(
     }
     first = base if base in scores else next(iter(scores))
     assert first is not None
-    why = {  # seeds may differ among themselves
+    why = {  # over all pairs of seeds, whose conditions may differ
         key: tuple(
             dict.fromkeys(text for pair in product(group[first], group[key]) for text in reasons(*pair, metric))
         )
@@ -135,7 +133,6 @@ def _judged(
         test = PairedTest([scores[key] for key in alike], settings)
 
     def tests(against: Key) -> dict[Key, Difference]:
-        """Every comparable other system against one."""
         if test is None or against not in alike:
             return {}
         return {alike[at]: one for at, one in test.against(alike.index(against)).items()}
@@ -166,9 +163,9 @@ def _judged(
 
 
 def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
-    """Why two scores by a metric do not compare the systems alone: data, search, metric, training data, budget.
+    """Return which conditions differ between two scores: data, search, metric, training data, budget.
 
-    What is not known of one of them, as of outputs from elsewhere, is no reason.
+    A condition that is unknown for one score, as for files of outputs, is skipped.
     """
     ours, theirs = (_conditions(row, metric) for row in (one, other))
     data = {"data": None} if one.references != other.references else {}
@@ -177,7 +174,7 @@ def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
 
 
 def _conditions(row: ScoreRow, metric: str) -> dict[str, object]:
-    """What must be equal for a fair comparison; None where it is not known."""
+    """Return the conditions that must be equal for a fair comparison; None: unknown."""
     search = None if base_metric(metric) in (*TEACHER_FORCED, *LABELS) else row.search
     score = row.scores.get(metric)
     return {
@@ -190,11 +187,11 @@ def _conditions(row: ScoreRow, metric: str) -> dict[str, object]:
 
 
 def named(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
-    """The rows with the names of their systems: the variant, where that is enough.
+    """Return the rows with the names of their systems: the variant, if that is unambiguous.
 
-    Runs are one system where their recipes, the changes to these during training and the search
-    are equal, and their seeds differ.  Other runs of a variant are systems of their own, named by
-    what differs, as in `linear (steps=120)`, and by their folder where that does not tell.
+    Runs are one system if their recipes, the changes to these during training and the search are equal, and their
+    seeds differ. Other runs of a variant are separate systems, named by the settings that differ, as in
+    `linear (steps=120)`, or by their folder if that is not enough.
     """
     variants: dict[tuple[str | None, str], list[int]] = {}
     for place, row in enumerate(rows):
@@ -207,18 +204,17 @@ def named(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
 
 
 def full_names(rows: Sequence[ScoreRow]) -> list[str]:
-    """The names of the rows' systems, each with its recipe where there are several."""
+    """Return the names of the rows' systems, with the recipe if there are several recipes."""
     several = len({row.recipe for row in rows}) > 1
     return [f"{row.name} of {row.recipe}" if several else row.name for row in rows]
 
 
 def _names(rows: Sequence[ScoreRow]) -> list[str]:
-    """Names for the rows of one variant."""
     facts = [_facts(row) for row in rows]
     systems = [(json.dumps(one, sort_keys=True), "") for one in facts]
     folders = [_folder(row) for row in rows]
     runs = {(*system, row.seed, row.run) for system, row in zip(systems, rows, strict=True)}
-    if len({key[:-1] for key in runs}) < len(runs):  # the same seed twice: no second seed
+    if len({key[:-1] for key in runs}) < len(runs):  # two runs of one seed are two systems
         systems = [(one, folder) for (one, _), folder in zip(systems, folders, strict=True)]
     if len({*systems}) == 1:
         return [row.variant for row in rows]
@@ -235,20 +231,20 @@ def _names(rows: Sequence[ScoreRow]) -> list[str]:
 
 
 def _facts(row: ScoreRow) -> Mapping[str, str]:
-    """What tells systems of one variant apart, in words."""
+    """Return the settings, changes and search by which systems of one variant differ."""
     changes = [f"{change.key} at step {change.step}" for change in row.system.changes]
     search = search_text(row.search) if row.search else ""
     return {**row.system.settings, "changed": ", ".join(changes), "search": search}
 
 
 def _folder(row: ScoreRow) -> str:
-    """The folder of the run with its sister seeds."""
+    """Return the folder of the run, or the folder that contains all its seeds."""
     path = Path(str(row.run))
     return (path.parent if path.name.startswith("seed-") else path).as_posix()
 
 
 def _name(variant: str, one: Mapping[str, str], keys: Sequence[str]) -> str:
-    """The variant, and what differs: settings, else changes, else the search."""
+    """Return the variant and the differing settings, otherwise the changes, otherwise the search."""
     settings = [key for key in keys if key not in ("changed", "search")]
     ends = [key.rpartition(".")[2] for key in settings]
     parts = [

@@ -1,8 +1,7 @@
-"""Scoring models: decode a split, score it, save what was measured.
+"""Evaluation of models: decode a split, score the outputs, save the results.
 
-Outputs go to outputs/<split>.hyp.txt, their per-sentence statistics to outputs/<split>.stats.npz
-and everything that is reported to scores.json.  What the same weights gave under the same search
-settings on the same lines is not computed again.
+Outputs are saved in outputs/<split>.hyp.txt, their per-sentence statistics in outputs/<split>.stats.npz and all
+reported values in scores.json. Results of the same weights, search settings and lines are not computed again.
 """
 
 import time
@@ -59,7 +58,7 @@ from attnkit.search import LineCounts, answer_lines
 NOT_KEPT = "scores are not kept, as the run cannot be written"
 Tell = Callable[[int], object]
 Progress = Callable[[str, int, int], object]
-"""Called with what is decoded (a run's split), sentences done, and sentences in all."""
+"""Called after each sentence with the run and split, the number of decoded sentences, and that of all sentences."""
 
 
 def evaluate(
@@ -74,29 +73,20 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[ScoreRow]:
-    """Decode and score splits of a run's corpus; one row a split, also saved in the run.
-
-    With `eval.lengths` one row a split and length.
+    """Decode and score splits of a finished run's corpus; return and save one row per split and `eval.lengths`.
 
     Args:
-        run: a finished one.
-        splits: names of splits that the corpus has.
-        eval: metrics and their settings.
-        device: auto takes a GPU where there is one.
-        data_dir: where corpora are; $ATTNKIT_DATA by default.
-        offline: never download.
-        search: instead of that of the run's recipe; always one output a line.
-        force: compute everything again.
-        progress: called after every decoded line.
+        device: "auto": a GPU if there is one.
+        data_dir: folder of corpora; default: $ATTNKIT_DATA.
+        search: replaces the search of the run's recipe; `n_best` is always 1.
+        force: whether to compute everything again.
 
     Raises:
-        MissingInputError: the run is not finished, or the corpus has no such split; or a split or
-            search is not among the results of a run without weights.
-        DataError: a split has no rows, or fewer tokens than one of `eval.lengths`; or generated rows of
-            such a length do not fit the model.
-        UsageError: a metric that the task does not have, such as one of output text for a language model.
-        RecipeError: a length that the model cannot read.
-        UnavailableError: the device, or what a metric or tokenizer needs, is missing.
+        MissingInputError: the run is not finished, has neither weights nor saved results, or lacks a split.
+        DataError: a split has no rows, or too few tokens or too long generated rows for one of `eval.lengths`.
+        UsageError: a metric that the task does not have, such as a metric of output text for a language model.
+        RecipeError: the model cannot read one of `eval.lengths`.
+        UnavailableError: the device, or a dependency of a metric or tokenizer, is missing.
     """
     recipe, names = run.recipe, _metrics(eval, run.recipe)
     _check_lengths(run, eval)
@@ -111,7 +101,7 @@ def evaluate(
             if run.left_out and not force and (found := _packed(run, part, eval, names, spec)):
                 out.append(found)
                 continue
-            if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
+            if not rows or recipe.task in ("recall", "tagging"):  # rows are generated for each length
                 read = list(corpus.rows(split, length)) if group.is_main_process() else None
                 rows = group.broadcast_object(read)
             lines = RunLines(run, part, rows, device, load)
@@ -125,7 +115,7 @@ def evaluate(
 
 
 def _check_lengths(run: Run, eval: EvalConfig) -> None:
-    """Refuse lengths of text, or of generated rows, that the model cannot read."""
+    """Raise an error unless the model can read text, or generated rows, of each of `eval.lengths`."""
     if why := length_issue(run.recipe, max(eval.lengths, default=0)):
         raise RecipeError(f"{run.path}: eval.lengths: {why}")
     check_rows_fit(run.recipe.model_copy(update={"eval": eval}))
@@ -140,7 +130,7 @@ def _model(run: Run, device: str) -> Model:
 def _packed(
     run: Run, part: ScoredSplit, eval: EvalConfig, names: Sequence[str], search: SearchConfig
 ) -> ScoreRow | None:
-    """As `packed_row`; MissingInputError where there are no outputs either, from which metrics could be computed."""
+    """Return the `packed_row`; raise MissingInputError if there is none, and no outputs to compute metrics from."""
     how, known = StoredSearch.of(search), run.scores()
     found, name = packed_row(run, str(part), eval, names, how), stored_name(known, str(part), how)
     if found is None and (name is None or known[name].decode is None):
@@ -151,9 +141,9 @@ def _packed(
 def corpus_of(
     run: Run, data_dir: str | Path | None, offline: bool, *, fresh: bool = False, keep: bool = False
 ) -> RunCorpus:
-    """The corpus of a finished run; arguments as of `RunCorpus`.
+    """Return the corpus of a finished run; arguments as in `RunCorpus`.
 
-    Raises MissingInputError: the run is not finished, or there is no folder `data_dir`.
+    Raises MissingInputError if the run is not finished, or if there is no folder `data_dir`.
     """
     run.require_finished()
     return RunCorpus(run, data_dir, offline, fresh=fresh, keep=keep)
@@ -170,14 +160,15 @@ def model_scores(
     eval: EvalConfig | None = None,
     length: int | None = None,
 ) -> dict[str, Score]:
-    """Scores of a model on rows, of its output and teacher-forced; nothing is saved.
+    """Return the scores of a model's outputs and its teacher-forced scores on rows; nothing is saved.
 
-    `search` and `eval` are the recipe's when None; always one output a row.  `length` is that of
-    the windows of running text, data.max_length when None.
+    Args:
+        search, eval: default: the recipe's; `n_best` is always 1.
+        length: length of windows of running text; default: data.max_length.
 
     Raises:
-        DataError: there are no rows, or the model answers NaN.
-        UnavailableError: a tokenizer's package is missing.
+        DataError: there are no rows, or the model returns NaN.
+        UnavailableError: the package of a tokenizer is missing.
     """
     found: dict[str, Score] = {}
     if any(is_text(name) or name in LABELS for name in metrics):
@@ -206,7 +197,7 @@ def answers(
     search: SearchConfig,
     counts: LineCounts | None = None,
 ) -> Iterator[str]:
-    """The best output of each source, by `answer_lines`."""
+    """Return an iterator over the best output of each source, by `answer_lines`."""
     return (answer[0][0] for answer in answer_lines(model, tokenizer, sources, recipe, search, counts=counts))
 
 
@@ -218,7 +209,7 @@ def answer_scores(
     recipe: Recipe,
     eval: EvalConfig,
 ) -> dict[str, Score]:
-    """The metrics of outputs and labels among the given ones."""
+    """Return the scores by the `metrics` that read outputs, or labels in classification; others are skipped."""
     if recipe.task != "classification":
         return score(metrics, texts, references, eval, sources)
     names = [name for name in metrics if name in LABELS]
@@ -226,44 +217,41 @@ def answer_scores(
 
 
 def references_of(rows: Sequence[Row]) -> list[list[str]]:
-    """All references of each row."""
+    """Return the references of each row."""
     return [list(row.references or (row.target,)) for row in rows]
 
 
 class ScoredLines(Protocol):
-    """Lines of a test set, and what one system makes of them."""
+    """Lines of a test set, and a system that decodes and scores them."""
 
     system: System
     results: Results
-    """Where outputs and scores are stored."""
+    """Folder in which outputs and scores are saved."""
     weights: str
-    """SHA-256 of those of the system."""
+    """SHA-256 of the system's weights."""
     name: str
-    """What the scores are of, as `ScoredSplit` writes it."""
+    """Name of the evaluation in storage, a `ScoredSplit` as text."""
     source: list[list[str]]
-    """What is decoded, in rows of texts."""
+    """Rows of the texts to decode."""
     references: list[list[str]]
 
     def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
-        """How the lines are decoded, as it is stored; and whether that is the way of the run's recipe."""
+        """Return the search as it is stored, and whether it is that of the run's recipe."""
 
     def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
-        """Outputs of all lines, and how fast they came.
-
-        `tell` is called with how many there are so far.
-        """
+        """Return the outputs of all lines and the speed; call `tell` with the number of outputs so far."""
 
     def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
-        """Metrics of the saved outputs and of the model."""
+        """Return the scores of the saved outputs, and of the model."""
 
     def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
-        """What looks wrong about the lines and the saved outputs."""
+        """Return warnings about the lines and the saved outputs."""
 
 
 def evaluate_lines(
     lines: ScoredLines, eval: EvalConfig, names: Sequence[str], search: SearchConfig, *, force: bool, tell: Tell
 ) -> ScoreRow:
-    """Decode and score lines, or take what is known, and save what was not."""
+    """Decode and score lines, reuse the saved results that are still valid, and save the new ones."""
     main, results, (how, own) = group.is_main_process(), lines.results, lines.stored(search)
     digests = StoredDigests(source=digest(*lines.source), references=digest(*lines.references))
     entry = StoredSplit(split=lines.name, weights=lines.weights, search=how, scoring=scoring_of(eval), digests=digests)
@@ -286,12 +274,11 @@ def evaluate_lines(
 
 
 def _of_outputs(names: Sequence[str]) -> list[str]:
-    """The metrics that read outputs."""
     return [name for name in names if is_text(name) or name in (*LABELS, *CONTEXT)]
 
 
 class RunLines:
-    """Lines of a split, or of its windows of a length, and what a run makes of them."""
+    """Lines of a split, or its windows of one length, decoded and scored by a run."""
 
     def __init__(
         self, run: Run, part: ScoredSplit, rows: Sequence[Row], device: str, load: Callable[[], Model]
@@ -332,13 +319,13 @@ class RunLines:
         )
 
     def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
-        """Of what the tokenizer does not know, `saved` is told as well."""
+        """Also note in `saved` what the tokenizer does not know."""
         recipe, length, found = self.run.recipe, self.part.length, dict[str, Score]()
         measured = [name for name in names if name in TEACHER_FORCED]
         if not self.run.left_out:
             source, target = self.tokenizer
             saved.stored.unknown["source"] = unknown_note(source.unknown(self.source[0]))
-            if measured and not recipe.data.labels:  # the model reads targets, too
+            if measured and not recipe.data.labels:  # the model reads the targets, too
                 saved.stored.unknown["target"] = unknown_note(target.unknown([row.target for row in self.rows]))
         if _of_outputs(names):
             main = group.is_main_process()
@@ -370,7 +357,7 @@ class RunLines:
 
 
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
-    """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
+    """Return the metrics, which the task must have; a language model gets word perplexity beside perplexity."""
     names, task = expand(eval.metrics), recipe.task
     check_known(names, task, metrics_of(task))
     if task not in ("language-modeling", "tagging"):

@@ -1,7 +1,4 @@
-"""Outputs that evaluations saved, of several systems side by side, line by line.
-
-Nothing is decoded here, and no model is loaded.
-"""
+"""Saved outputs of several systems compared line by line; nothing is decoded, and no model is loaded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,77 +24,80 @@ from attnkit.text import hint, quoted
 QUESTIONS = "question-answering"
 Sort = Literal["difference", "score", "length", "line"]
 PREFERRED = ("chrf", "bleu", "answer-f1")
-"""Which stored metric judges sentences unless one is named: the first of these, else any."""
+"""Default metrics of line scores: the first of these that is stored, otherwise any stored metric."""
 TIE = 1e-9
-"""Differences of sentence scores that are none."""
+"""Sentence scores that differ by at most this are equal."""
 
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """One run, or one method of answering questions by a run, and what is saved of it."""
+    """A run, or one of its methods of answering questions, with its saved evaluation."""
 
     name: str
-    """Short, and no other system's."""
+    """Short unique name."""
     run: Run
     saved: SavedScores
 
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """One line of a test set, what the systems wrote, and how good that is."""
+    """One line of a test set, with the output and the score of each system."""
 
     number: int
-    """In the split, from 1."""
+    """Number of the line in the split, from 1."""
     source: str
     references: tuple[str, ...]
     contexts: tuple[str, ...]
     length: int
-    """Words of the first reference."""
+    """Number of words in the first reference."""
     outputs: tuple[str, ...]
-    """One a system, as all that follow."""
+    """One per system, like `scores` and `chosen`."""
     scores: tuple[float, ...]
     chosen: tuple[int | None, ...]
-    """The deciding context of an answer, from 0."""
+    """Index of the context that decided the answer, from 0."""
 
     @property
     def difference(self) -> float:
-        """Score of the second system less that of the first."""
+        """Score of the second system minus that of the first."""
         return self.scores[1] - self.scores[0]
 
 
 @dataclass(frozen=True)
 class ComparedOutputs:
-    """Systems side by side, line by line; the first is the baseline."""
+    """Systems compared line by line; the first system is the baseline."""
 
     part: ScoredSplit
-    """What all were scored on, the method that of the first."""
+    """Split that all systems were scored on, with the method of the first system."""
     systems: tuple[ComparedSystem, ...]
     metric: str
-    """Judges each line."""
+    """Metric of the line scores."""
     scores: tuple[Score, ...]
-    """Of each system by the metric, its lines as in the test set."""
+    """Score of each system, with statistics in the order of the test set."""
     lines: tuple[ComparedLine, ...]
     notes: tuple[str, ...]
-    """What else than the systems themselves makes their outputs differ."""
+    """Other reasons why the outputs differ."""
 
     @property
     def names(self) -> list[str]:
-        """Of the systems."""
+        """Names of the systems."""
         return [system.name for system in self.systems]
 
     @property
     def sign(self) -> int:
-        """1 where higher scores are better, else -1."""
+        """1 if higher scores are better, otherwise -1."""
         return -1 if metric_facts(self.metric).better == "lower" else 1
 
     @cached_property
     def words(self) -> Callable[[str], list[str]]:
-        """Cuts a text."""
+        """Function that splits a text into words."""
         return _words(self.systems[0].run)
 
     def sorted(self, sort: Sort) -> "ComparedOutputs":
-        """By the difference of the first two systems (the second's largest gains first), by score
-        (the worst on average first), by length (longest first), or as in the test set."""
+        """Return the comparison with its lines in another order.
+
+        difference: the largest gain of the second system over the first comes first; score: the worst average over the
+        systems; length: the longest reference; line: as in the test set.
+        """
         keys: dict[Sort, Callable[[ComparedLine], float]] = {
             "difference": lambda one: -self.sign * one.difference,
             "score": lambda one: self.sign * sum(one.scores),
@@ -108,7 +108,7 @@ class ComparedOutputs:
         return replace(self, lines=tuple(lines))
 
     def pair(self, place: int) -> "ComparedOutputs":
-        """The first system and another one, by its place; lines by difference."""
+        """Return the comparison of the first system with the system of index `place`, lines sorted by difference."""
         lines = tuple(
             replace(
                 one,
@@ -121,7 +121,7 @@ class ComparedOutputs:
         return replace(self, lines=lines, systems=(self.systems[0], self.systems[place])).sorted("difference")
 
     def record(self, line: ComparedLine) -> dict[str, Any]:
-        """All that is known of a line, as JSON; contexts are numbered from 1."""
+        """Return the JSON object of a line; contexts are numbered from 1."""
         asked = self.part.method is not None
         systems = [
             {
@@ -156,22 +156,20 @@ def compare_outputs(
     data_dir: Path | None = None,
     offline: bool = False,
 ) -> ComparedOutputs:
-    """What `attnkit eval` saved of some runs on one split, line by line as in the test set.
+    """Compare the outputs that `attnkit eval` saved for runs on one split; lines are in the order of the test set.
 
     Args:
-        runs: finished ones, the baseline first; of question answering one is enough.
-        split: the first that all runs were scored on when None.
-        metric: judges lines; by default one that is stored alike of all.
-        methods: of question answering: with one run all of them when empty, else the first.
-        data_dir: where corpora are; $ATTNKIT_DATA by default.
-        offline: never download.
+        runs: finished runs, the baseline first; one run is enough for question answering.
+        split: default: the first split that all runs were scored on.
+        metric: metric of the line scores; default: a metric stored with the same signature for all systems.
+        methods: methods of question answering; default: all methods of one run, the first method of several runs.
+        data_dir: folder of corpora; default: $ATTNKIT_DATA.
 
     Raises:
-        UsageError: too few runs, different tasks, or options of question answering for others; the
-            metric is unknown or judges no single sentence.
-        MissingInputError: a run is not scored on the split, or a file of the corpus is not there.
-        DataError: runs were scored on different lines, or what was saved is damaged.
-        UnavailableError: what the metric needs is not there.
+        UsageError: too few runs, different tasks, `methods` for another task, or an unsuitable metric.
+        MissingInputError: a run is not scored on the split, or a file of the corpus does not exist.
+        DataError: runs were scored on different lines, or a saved evaluation is damaged.
+        UnavailableError: a dependency of the metric is missing.
     """
     task, first = one_task(runs, "compare runs of one task"), runs[0]
     if task == "language-modeling":
@@ -205,13 +203,12 @@ def compare_outputs(
 
 
 def _words(run: Run) -> Callable[[str], list[str]]:
-    """Cuts a text as the recipe of a run says."""
     settings = run.recipe.eval
     return Words(settings, settings.lowercase).of
 
 
 def _common_parts(runs: Sequence[Run], split: str | None, methods: Sequence[str]) -> list[ScoredSplit]:
-    """What to compare: one split, of questions the most contexts that all runs were scored with."""
+    """Return the parts to compare: one split, for questions with the maximum number of contexts that all runs have."""
     scored = []
     for run in runs:
         found = list(map(ScoredSplit.of, scored_splits(run)))
@@ -245,12 +242,12 @@ def _common_parts(runs: Sequence[Run], split: str | None, methods: Sequence[str]
 
 
 def _place(part: ScoredSplit) -> str:
-    """The split, or windows of it, whatever the method."""
+    """Return the name of a part without its method."""
     return str(part._replace(method=None))
 
 
 def _systems(runs: Sequence[Run], parts: Sequence[ScoredSplit]) -> list[ComparedSystem]:
-    """The systems, named by their run, their method, or both."""
+    """Return the systems, named by run, by method, or by both."""
     of_run, of_method = len(runs) > 1, len(runs) == 1 or len(parts) > 1
     saved = [[_saved(run, part) for part in parts] for run in runs]
     names = _names(runs, [first for first, *_ in saved])
@@ -262,7 +259,7 @@ def _systems(runs: Sequence[Run], parts: Sequence[ScoredSplit]) -> list[Compared
 
 
 def _saved(run: Run, part: ScoredSplit) -> SavedScores:
-    """What is saved of one system; a MissingInputError without outputs."""
+    """Return the saved evaluation of one system; raise MissingInputError if it has no outputs."""
     saved = saved_split(run, str(part))
     if not saved.texts:
         raise MissingInputError(
@@ -280,11 +277,9 @@ class ScoredLine(NamedTuple):
 
 
 def scored_lines(run: Run, corpus: RunCorpus, scored: StoredSplit) -> list[ScoredLine]:
-    """The lines that a run was scored on.
+    """Return the lines that a run was scored on.
 
-    Raises:
-        MissingInputError: a file of the corpus is not there.
-        DataError: they have changed since.
+    Raises MissingInputError if a file of the corpus does not exist, or DataError if the lines have changed since.
     """
     part = ScoredSplit.of(scored.split)
     if part.contexts is None:
@@ -308,7 +303,7 @@ def scored_lines(run: Run, corpus: RunCorpus, scored: StoredSplit) -> list[Score
 
 
 def _require_same_lines(systems: Sequence[ComparedSystem]) -> None:
-    """Raise DataError where systems were not scored on the same lines."""
+    """Raise DataError unless all systems were scored on the same lines."""
     first, scored = systems[0], systems[0].saved.stored.digests
     for other in systems:
         for what, words in (("source", "sources"), ("references", "references")):
@@ -320,7 +315,7 @@ def _require_same_lines(systems: Sequence[ComparedSystem]) -> None:
 
 
 def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
-    """That the outputs were decoded in different ways, if they were."""
+    """Return a note if the systems were decoded by different searches."""
     searches = [one.saved.stored.search for one in systems]
     unlike = [key for key in SearchConfig.model_fields if len({getattr(one, key) for one in searches}) > 1]
     ways = (
@@ -331,7 +326,7 @@ def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
 
 
 def _names(runs: Sequence[Run], saved: Sequence[SavedScores]) -> list[str]:
-    """The name of each run's system, as `attnkit eval` has it, with the seed where that is not enough."""
+    """Return the name of each run as in `attnkit eval`, with the seed if names are equal, or else the paths."""
     names = full_names(named([one.row(System.of_run(run)) for one, run in zip(saved, runs, strict=True)]))
     if len({*names}) < len(names):
         names = [f"{name} seed {run.seed}" for name, run in zip(names, runs, strict=True)]
@@ -339,9 +334,9 @@ def _names(runs: Sequence[Run], saved: Sequence[SavedScores]) -> list[str]:
 
 
 def sentence_scores(whole: Score) -> list[float]:
-    """A metric of each line by itself, from its statistics.
+    """Return the score of each single line, computed from its statistics.
 
-    Sentence BLEU leaves out orders of which a line has no n-gram, as sacrebleu's effective_order.
+    Sentence BLEU skips orders of which a line has no n-gram, as sacrebleu's effective_order.
     """
     name = base_metric(whole.metric)
     if name not in PER_TOKENIZER:
@@ -354,7 +349,7 @@ def sentence_scores(whole: Score) -> list[float]:
 def _scores(
     systems: Sequence[ComparedSystem], references: Sequence[Sequence[str]], metric: str | None, task: str
 ) -> tuple[str, list[Score]]:
-    """The metric that judges lines, and each system's score by it: stored, or computed now."""
+    """Return the metric of the line scores, and the score of each system: stored, otherwise computed."""
     stored, settings = [one.saved.scores for one in systems], systems[0].run.recipe.eval
     usable = [
         name
@@ -370,7 +365,7 @@ def _scores(
 
 
 def _metric(usable: Sequence[str], wanted: str | None, task: str) -> str:
-    """The metric that judges lines: a stored one, or one of text, which is computed now."""
+    """Return the metric of the line scores: a stored metric, or a metric of text to be computed."""
     if wanted is None:
         other = "exact-match" if task == "classification" else "chrf"
         return next((name for name in (*PREFERRED, *usable) if name in usable), other)
@@ -390,5 +385,5 @@ def _metric(usable: Sequence[str], wanted: str | None, task: str) -> str:
 
 def _judges_lines(name: str) -> bool:
     facts = metric_facts(name)
-    of_all = facts.reads == "labels" and name != "label-accuracy"  # of the confusion matrix
+    of_all = facts.reads == "labels" and name != "label-accuracy"  # functions of the whole confusion matrix
     return facts.resampled and facts.better != "neither" and not of_all

@@ -1,7 +1,6 @@
-"""What is to be said of the outputs of systems on all lines.
+"""Statistics of the outputs of systems over all lines.
 
-Source of the analyses: Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language
-Generation Systems".
+Source: Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language Generation Systems".
 """
 
 import math
@@ -13,30 +12,30 @@ from attnkit.scoring.output_comparison import TIE, ComparedOutputs
 from attnkit.scoring.significance import Difference, PairedTest
 
 LENGTHS = (0, 1, 10, 20, 30, 40, 60, 100)
-"""Where buckets of reference lengths in words begin."""
+"""Lower bounds of the buckets of reference lengths, in words."""
 
 
 @dataclass(frozen=True)
 class SystemFacts:
-    """One system on all lines."""
+    """Statistics of one system over all lines."""
 
     name: str
     score: float
-    """Of the corpus, by the metric of the comparison."""
+    """Corpus score by the metric of the comparison."""
     better: int
-    """Lines on which it is better than the first system."""
+    """Number of lines with a better score than that of the first system."""
     worse: int
     length_ratio: float
     repetition: float
     """seq-rep-4."""
     empty: int
-    """Empty outputs."""
+    """Number of empty outputs."""
     difference: Difference | None
-    """To the first system; None of that, and without a bootstrap."""
+    """Difference to the first system; None for the first system, and without a bootstrap."""
 
 
 def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
-    """Each system on all lines, with the test of `attnkit eval` against the first."""
+    """Return the statistics of each system, with the test of `attnkit eval` against the first system."""
     settings, differences = compared.systems[0].run.recipe.eval, dict[int, Difference]()
     if settings.bootstrap:
         differences = PairedTest([[one] for one in compared.scores], settings).against(0)
@@ -61,9 +60,9 @@ def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
 
 
 def by_length(compared: ComparedOutputs) -> dict[str, tuple[int, tuple[float, ...]]]:
-    """By words of the first reference: how many lines there are, and each system's corpus score."""
+    """Return for each bucket of reference lengths the number of lines and the corpus score of each system."""
     compute = reducer(compared.metric)
-    lengths = [one.length for one in compared.sorted("line").lines]  # as the statistics are
+    lengths = [one.length for one in compared.sorted("line").lines]  # in the order of the statistics
     out = {}
     for low, high in pairwise((*LENGTHS, math.inf)):
         if some := [place for place, length in enumerate(lengths) if low <= length < high]:

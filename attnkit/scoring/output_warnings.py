@@ -1,4 +1,4 @@
-"""Warnings about outputs whose score would mislead: empty, all equal, not detokenized, not read."""
+"""Warnings about misleading scores: outputs are empty, all equal or not detokenized, or a tokenizer loses text."""
 
 import re
 import string
@@ -13,18 +13,18 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.tokenizers import UNSPACED
 
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
-"""Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenized."""
+"""Marks of sentencepiece, BPE or WordPiece in text that was not detokenized."""
 SHARE = 0.1
-"""Share of lines above which a property is that of the system, not of a few sentences."""
+"""Share of lines above which a property is reported."""
 WHOLE = (*ROUGE, "answer-match")
-"""Metrics that uncut clauses do not mislead: ROUGE has a warning of its own, the other compares whole answers."""
+"""Metrics without a warning about unsplit clauses: ROUGE has its own, answer-match compares whole answers."""
 AT_SPACES = ("13a", "intl")
-"""Tokenizers of BLEU that know no words of unspaced scripts."""
+"""BLEU tokenizers that do not split unspaced scripts into words."""
 LOST = 0.005
-"""Share of letters from which ROUGE's loss is reported.  English test sets lose 0.1 % at most; the
-German one of Multi30k loses 2 %, by which every tenth word is cut in two."""
+"""Share of letters above which ROUGE's loss is reported. English test sets lose at most 0.1 %; that of Multi30k in
+German loses 2 %, which splits every tenth word."""
 UNCUT = 0.1
-"""Share of letters in unspaced text from which it is more than names in text of another script."""
+"""Share of letters above which unspaced text is reported: less may be names within another script."""
 BY_UNICODE = "--words unicode (eval.words)"
 BY_TOKENIZER = "--tokenize char, or zh for Chinese, ja-mecab for Japanese (eval.tokenize)"
 _ROUGE_READS = frozenset(string.ascii_lowercase + string.digits)
@@ -34,15 +34,11 @@ _RUNS = regex.compile(rf"(?V1)[[{UNSPACED}\p{{Tibetan}}]&&[\p{{L}}\p{{M}}\u0f0b]
 def warnings(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Iterable[str], eval: EvalConfig
 ) -> list[str]:
-    """What looks wrong about the outputs, one line each; empty where all is well.
-
-    A mark that the first reference of the line carries as well is not reported.  Metrics that
-    cannot read the references are named as by `unread_text`.
-    """
+    """Return warnings about outputs, unless the first references have the same defect, and those of `unread_text`."""
     lines, first, out = len(hypotheses), [line[0] for line in references], []
 
     def count(test: Callable[[str], object]) -> int:
-        """Outputs that pass a test which their reference does not pass."""
+        """Return the number of outputs that pass a test that their reference does not pass."""
         return sum(bool(test(text)) and not test(reference) for text, reference in zip(hypotheses, first, strict=True))
 
     if empty := count(lambda text: not text.strip()):
@@ -58,9 +54,9 @@ def warnings(
 
 
 def unread_text(references: Sequence[Sequence[str]], metrics: Iterable[str], eval: EvalConfig) -> list[str]:
-    """A line for each tokenizer that loses letters of the references, or leaves clauses uncut.
+    """Return a warning for each tokenizer that loses letters of the references, or leaves clauses unsplit.
 
-    By the tokenizer `none` the references are split into words already.
+    References for the tokenizer `none` are already split into words.
     """
     names, first = list(dict.fromkeys(map(base_metric, metrics))), eval.tokenizers[0]
     texts = [text for line in references for text in line]
@@ -97,5 +93,5 @@ def unread_text(references: Sequence[Sequence[str]], metrics: Iterable[str], eva
 
 
 def empty_references(references: Sequence[Sequence[str]]) -> int:
-    """Lines of which a reference has no text."""
+    """Return the number of lines with an empty reference."""
     return sum(not all(text.strip() for text in line) for line in references)

@@ -1,4 +1,4 @@
-"""Outputs of any system in files: read as sacrebleu reads them, and scored."""
+"""Scores of files with outputs of any system, read as sacrebleu reads them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,17 +17,15 @@ from attnkit.text import quoted
 def score_files(
     hypotheses: Sequence[str], references: Sequence[str], eval: EvalConfig, *, stdin: BinaryIO
 ) -> list[ScoreRow]:
-    """Score files of outputs against files of references, line by line.
+    """Score files of outputs against files of references, line by line; "-" is `stdin`.
 
-    One row a file of outputs: `hyp` when there is one, else named by its stem (by its path where
-    two have the same one).
-
-    Names are those of files, each given once, "-" that of `stdin`; line n of each reference is one of line n.
+    Returns one row per file of outputs. Its name is `hyp` if there is one file, otherwise the file's stem (its path if
+    two stems are equal).
 
     Raises:
-        MissingInputError: a file is not there.
+        MissingInputError: a file does not exist.
         DataError: malformed UTF-8, or files of different lengths.
-        UsageError: a file of outputs, or standard input, is named twice; otherwise, as UnavailableError, by `score`.
+        UsageError: a file of outputs, or standard input, is given twice; or as `score`, like UnavailableError.
     """
     if twice := next((name for name in hypotheses if hypotheses.count(name) > 1), None):
         raise UsageError(f"--hyp {quoted(twice, 200)} is given twice; name each file once")
@@ -61,14 +59,12 @@ def score_files(
 
 
 def read_outputs(name: str, stdin: BinaryIO) -> list[str]:
-    """The lines of a file, without white space at their ends, as sacrebleu reads them.
+    """Return the lines of a file without trailing white space, as sacrebleu reads them.
 
-    Lines end at LF and nowhere else, so CRLF is no matter; a byte order mark is dropped.  A pipe,
-    such as the shell's <(command), is read like standard input.
+    Lines end at LF only (the CR of CRLF is trailing white space); a byte order mark is dropped. A pipe, such as the
+    shell's <(command), is read like standard input.
 
-    Raises:
-        MissingInputError: the file is not there.
-        DataError: malformed UTF-8 (file:line).
+    Raises MissingInputError if the file does not exist, or DataError for malformed UTF-8 (file:line).
     """
     path = Path(name)
     if name == "-":

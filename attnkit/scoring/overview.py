@@ -1,4 +1,4 @@
-"""Many recipes in one view: how each system differs from a baseline, by task and by cost."""
+"""Overview of many recipes: the difference of each system to a baseline, by task and by cost."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ from attnkit.scoring.results import Comparison, ScoreRow, SystemDifference
 from attnkit.scoring.saved_scores import saved_rows
 
 SMALL_COST = 10.0
-"""Percent of time or memory that is little."""
+"""Percent of time or memory that counts as small."""
 SEVERAL = "each task's baseline"
-"""What costs are compared with where baselines differ."""
+"""Baseline of a cost column if the recipes have different baselines."""
 ROTARY = "rope"
 SCALED_DOT = "scaled-dot"
 COSTS: tuple[tuple[str, str, Callable[[ScoreRow], float | None]], ...] = (
@@ -25,27 +25,27 @@ COSTS: tuple[tuple[str, str, Callable[[ScoreRow], float | None]], ...] = (
     ("decoding speed", "higher", lambda row: row.sentences_per_second),
     ("memory", "lower", lambda row: row.system.cost.peak_memory_bytes),
 )
-"""Measures beside the tasks, which scores are better, and what they are of a row."""
+"""Cost columns: title, whether higher or lower is better, and value of a row."""
 
 
 class OverviewCell(NamedTuple):
-    """How a system differs from the baseline of its column, in the column's unit."""
+    """Difference of a system to the baseline of its column, in the column's unit."""
 
     value: float
     low: float | None = None
-    """Ends of the 95 % interval; None where it was not tested."""
+    """Lower end of the 95 % interval; None: not tested."""
     high: float | None = None
     seeds: tuple[int, int] | None = None
-    """Of the system and of the baseline; None of a cost."""
+    """Number of seeds of the system and of the baseline; None for a cost."""
 
     @property
     def undecided(self) -> bool:
-        """Whether the interval covers 0."""
+        """Whether the interval contains 0."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
     @property
     def provisional(self) -> bool:
-        """Whether one side has one seed only."""
+        """Whether the system or the baseline has a single seed."""
         return self.seeds is not None and min(self.seeds) == 1
 
 
@@ -55,21 +55,21 @@ class OverviewColumn:
 
     title: str
     unit: str
-    """Of the differences: points of a metric, or percent."""
+    """Unit of the differences: points of a metric, or percent."""
     baseline: str
     score: float | None
-    """Of the baseline, the mean over its seeds; None of a cost."""
+    """Mean score of the baseline over its seeds; None for a cost."""
     better: str
-    """higher or lower."""
+    """"higher" or "lower"."""
     cells: Mapping[str, OverviewCell]
-    """By system; without the baseline, and without those that were not trained."""
+    """Cells by system, without the baseline and systems that were not trained."""
     margin: float | None = None
-    """Within which systems are level; None where nothing was tested."""
+    """Margin within which systems are level; None: nothing was tested."""
 
     def gain(self, system: str) -> float | None:
-        """How much better a system is, as a share of the largest difference: from -1 to 1.
+        """Return the gain of a system as a share of the column's largest difference, -1 to 1.
 
-        The largest counts as the margin at least (of a cost SMALL_COST), so that what is level is pale.
+        The largest difference counts as at least the margin (for a cost SMALL_COST), so that level systems are pale.
         """
         if system not in self.cells:
             return None
@@ -81,25 +81,20 @@ class OverviewColumn:
 
 @dataclass(frozen=True)
 class Overview:
-    """All columns, and the systems in the order of their rows."""
+    """Table of systems (rows) by tasks and costs (columns)."""
 
     systems: tuple[str, ...]
     columns: tuple[OverviewColumn, ...]
     notes: tuple[str, ...]
-    """What is left out, and why."""
+    """Omitted recipes and runs, with reasons."""
 
 
 def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overview:
-    """What is known of some runs of any tasks, by their stored scores.
+    """Return the overview of finished runs of any tasks, from their stored scores.
 
-    Args:
-        runs: finished ones.
-        baselines: recipe -> what its variants are compared with, unless one of them is scaled-dot
-            attention with rotary positions.
+    `baselines` has the baseline of each recipe; that of `rotary_baseline` takes precedence.
 
-    Raises:
-        MissingInputError: nothing was scored, or there is nothing to compare.
-        DataError: what was stored is damaged.
+    Raises MissingInputError if there is nothing to compare, or DataError if a stored evaluation is damaged.
     """
     compared, notes = list[Comparison](), list[str]()
     recipes: dict[str, list[Run]] = {}
@@ -124,10 +119,7 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
 
 
 def overview_of(compared: Sequence[Comparison], notes: Sequence[str] = ()) -> Overview:
-    """The overview of comparisons, of one or several recipes each.
-
-    Raises MissingInputError: there is nothing to compare.
-    """
+    """Return the overview of comparisons of any recipes. Raises MissingInputError if there is nothing to compare."""
     columns, told, costs = list[OverviewColumn](), [*notes], list[Comparison]()
     for whole in compared:
         for recipe in dict.fromkeys(row.recipe for row in whole.rows):
@@ -148,7 +140,7 @@ def overview_of(compared: Sequence[Comparison], notes: Sequence[str] = ()) -> Ov
 
 
 def rotary_baseline(runs: Sequence[Run]) -> str | None:
-    """The first variant that is plain scaled-dot attention with rotary positions, if any."""
+    """Return the first variant that has plain scaled-dot attention and rotary positions, or None."""
     for run in runs:
         model = run.recipe.model
         chosen = [getattr(model.attention, place) for place in model.places]
@@ -159,7 +151,7 @@ def rotary_baseline(runs: Sequence[Run]) -> str | None:
 
 
 def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
-    """The first metric of a split, valid only if there is no other, in training and at the end."""
+    """Return a recipe's columns: its first metric with a direction, on its first split, but on `valid` last."""
     names = (name for row in result.rows for name in row.scores)
     metric = next((name for name in names if metric_facts(name).better != "neither"), None)
     out = []
@@ -200,7 +192,7 @@ def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
 
 
 def _places(recipe: str, rows: Sequence[ScoreRow]) -> dict[str, int | None]:
-    """Titles of the columns of a recipe, and their lengths: that of training, and the largest."""
+    """Return titles and lengths of a recipe's columns: the length of training, and the maximum length."""
     name, unit = recipe.rpartition("/")[2], "tokens"
     lengths = sorted({row.length for row in rows if row.length is not None})
     if not lengths:
@@ -210,14 +202,14 @@ def _places(recipe: str, rows: Sequence[ScoreRow]) -> dict[str, int | None]:
         unit = made.unit.partition(",")[0]
         first = max((at for at in lengths if at <= made.trained[1]), default=first)
         factor = f" ({last / first:g} x)"
-    elif any(row.length is None for row in rows):  # windows of a text, beside the text itself
+    elif any(row.length is None for row in rows):  # windows of a text, and the text itself
         return {name: None, f"{name}, {last:,} {unit}": last}
     places: dict[str, int | None] = {f"{name}, {first:,} {unit}": first}
     return places | ({f"{name}, {last:,} {unit}{factor}": last} if last > first else {})
 
 
 def _cell(one: SystemDifference) -> OverviewCell:
-    """A difference; of perplexity in percent."""
+    """Return the cell of a difference, in percent for perplexity."""
     assert one.value is not None
     if one.tested is None:
         return OverviewCell(one.value, seeds=one.seeds)
@@ -228,7 +220,7 @@ def _cell(one: SystemDifference) -> OverviewCell:
 
 
 def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
-    """Ratios to the baseline of the same recipe, where both were measured alike."""
+    """Return the cost columns: mean ratios to the baseline of each recipe, if both were measured on equal machines."""
     out = []
     for title, better, measure in COSTS:
         ratios: dict[str, list[float]] = {}
@@ -254,13 +246,13 @@ def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
 
 
 def _machine(row: ScoreRow) -> tuple[object, ...]:
-    """What must be equal for times and memory to be compared."""
+    """Return the conditions that must be equal to compare time and memory."""
     cost = row.system.cost
     return cost.device, cost.threads, cost.precision, cost.processes, cost.machine
 
 
 def _order(columns: Sequence[OverviewColumn]) -> tuple[str, ...]:
-    """Baselines first, then from the best to the worst by their mean gain on the tasks."""
+    """Return the systems: baselines first, then by mean gain on the tasks, the best first."""
     bases = dict.fromkeys(one.baseline for one in columns if one.score is not None)
     names = dict.fromkeys(name for one in columns for name in one.cells)
     gains = {

@@ -1,6 +1,6 @@
-"""What scoring found: rows of scores, differences between systems, and comparisons of both.
+"""Results of scoring: rows of scores, differences between systems, and comparisons.
 
-Each has one JSON form, which `attnkit eval --format json` prints and docs/comparing.md describes.
+Each has a JSON form, which `attnkit eval --format json` prints and docs/comparing.md describes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,25 +17,25 @@ from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import SEED, UNTESTED, Difference
 
 SEED_KEYS = ("train.seeds", "search.", "eval.", "contexts.")
-"""Keys of a recipe in which seeds of one system may differ."""
+"""Recipe keys that may differ between seeds of one system."""
 FILE_KEYS = ("data.train", "data.valid", "data.test", "tokenizer.model")
-"""Keys of a recipe that name files, whose content has a digest in the manifest."""
+"""Recipe keys of files, whose content has a digest in the manifest."""
 RUN_ID = 12
-"""Digits of the id of a run."""
+"""Number of digits in the id of a run."""
 
 
 class Budget(NamedTuple):
-    """How much a training may learn from."""
+    """Amount of data in a training."""
 
     steps: int
     batch_tokens: int
     accumulate: int
-    """Batches of an update, those of all processes together."""
+    """Number of batches per update, summed over processes."""
 
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What a training took, and on what; None where it is not known."""
+    """Cost of a training, and its machine; None: unknown."""
 
     updates: int | None = None
     seconds: float | None = None
@@ -46,34 +46,34 @@ class TrainingCost:
     precision: str | None = None
     processes: int | None = None
     machine: str | None = None
-    """Its cores, kind of processor and memory, in words."""
+    """Description of cores, processor and memory."""
 
 
 @dataclass(frozen=True)
 class System:
-    """What is scored: a trained run, a model from elsewhere, or a file of outputs."""
+    """Scored system: a trained run, a model from elsewhere, or a file of outputs."""
 
     recipe: str | None
     variant: str
     seed: int | None = None
     run: str | None = None
-    """Its folder, or the name of the model."""
+    """Folder of the run, or name of the model."""
     parameters: int | None = None
     cost: TrainingCost = TrainingCost()
     corpus: str | None = None
     training_data: str | None = None
-    """SHA-256 of the corpus that it was trained on."""
+    """SHA-256 of the training corpus."""
     budget: Budget | None = None
     lr: float | None = None
     tuned: Tuned | None = None
     changes: tuple[RecordedChange, ...] = ()
-    """What was changed in its recipe while it was trained."""
+    """Changes of the recipe during training."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What it was trained by but for the seed, by dotted keys; empty where that is not known."""
+    """Training settings except the seed, by dotted key; empty: unknown."""
 
     @classmethod
     def of_run(cls, run: Run) -> "System":
-        """A finished run.  Data files count by their content, so that moved runs stay equal."""
+        """Return the system of a finished run; data files are identified by content, so that moved runs stay equal."""
         manifest, recipe, spec = run.manifest, run.recipe, run.recipe.train
         done, hashes, counted = run.outcome, manifest.hashes, recipe.model.count_based
         budget = Budget(spec.steps, spec.batch_tokens, spec.accumulate * manifest.world_size)
@@ -110,7 +110,7 @@ class System:
 
 
 class OutputFiles(NamedTuple):
-    """The files that a row was scored from."""
+    """Files that a row was scored from."""
 
     hypotheses: str
     references: tuple[str, ...]
@@ -118,38 +118,37 @@ class OutputFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """The scores of one system on one split, with their statistics of each sentence."""
+    """Scores of one system on one split, with per-sentence statistics."""
 
     system: System
     split: str | None
     scores: Mapping[str, Score]
     sentences: int
     references: str
-    """Digest of the references; only systems scored on the same ones are compared."""
+    """Digest or names of the references; only systems with equal references are compared."""
     source: str | None = None
-    """SHA-256 of what was decoded."""
+    """SHA-256 of the decoded texts."""
     empty_references: int = 0
-    """Sentences with an empty reference."""
+    """Number of sentences with an empty reference."""
     weights: str | None = None
     """SHA-256 of the weights."""
     search: StoredSearch | None = None
-    """How it was decoded."""
     search_from: str = "run"
-    """Who decided on the search: run, recipe or command line."""
+    """Source of the search settings: run, recipe or command line."""
     sentences_per_second: float | None = None
     tokens_per_second: float | None = None
     warnings: tuple[str, ...] = ()
     files: OutputFiles | None = None
     length: int | None = None
-    """Of generated rows, or of the windows of a text."""
+    """Length of generated rows, or of windows of a text."""
     method: str | None = None
-    """How questions were answered."""
+    """Method of question answering."""
     contexts: int | None = None
-    """How many each question had."""
+    """Number of contexts per question."""
     cut: int | None = None
-    """Questions that lost some of their contexts."""
+    """Number of questions that lost some of their contexts."""
     name: str = ""
-    """Tells the system from others of its variant; see `attnkit.scoring.comparison.named`."""
+    """Name that distinguishes the system from others of its variant; see `attnkit.scoring.comparison.named`."""
 
     @property
     def recipe(self) -> str | None:
@@ -169,18 +168,16 @@ class ScoreRow:
 
     @property
     def run_id(self) -> str | None:
-        """What tells a run from others in tables."""
+        """Identifier of the run in tables: the first digits of `weights`."""
         return self.weights and self.weights[:RUN_ID]
 
     def only(self, metrics: Sequence[str]) -> "ScoreRow":
-        """The same with these metrics alone, in this order; those without a score are left out.
-
-        BLEU by several tokenizers is one metric."""
+        """Return the row with these metrics only, in this order; BLEU by several tokenizers is one metric."""
         names = [name for metric in metrics for name in self.scores if base_metric(name) == metric]
         return replace(self, scores={name: self.scores[name] for name in names})
 
     def json(self) -> dict[str, Any]:
-        """The row of `attnkit eval --format json`."""
+        """Return the row of `attnkit eval --format json`."""
         system, cost = self.system, self.system.cost
         head: dict[str, Any] = {
             "recipe": system.recipe,
@@ -218,25 +215,25 @@ class ScoreRow:
         }
 
     def names(self) -> dict[str, Any]:
-        """What differences and best systems say of it."""
+        """Return the keys that identify the row in JSON objects of differences and best systems."""
         named: dict[str, Any] = {"recipe": self.recipe, "variant": self.variant, "system": self.name}
         named |= {} if self.length is None else {"length": self.length}
         return named | ({} if self.contexts is None else {"method": self.method, "contexts": self.contexts})
 
 
 class CostColumn(NamedTuple):
-    """A column of tables after the scores, and its key in JSON and CSV."""
+    """Column of tables after the scores."""
 
     title: str
-    """In tables; `--columns` has hyphens for its spaces."""
+    """Title in tables; `--columns` has hyphens for its spaces."""
     key: str
-    """In JSON and CSV."""
+    """Key in JSON and CSV."""
     priority: int
-    """Columns of a higher number go first where a screen is narrow; in LaTeX those above 1 go."""
+    """A narrow screen omits columns of high priority numbers first; LaTeX omits those above 1."""
     value: Callable[[ScoreRow], float | None]
-    """Of one row; None where it was not measured.  A column without any value is not shown."""
+    """Value of a row; None: not measured. A column without values is not shown."""
     of_seeds: Callable[[Sequence[float]], float] = mean
-    """What stands for the values of all seeds."""
+    """Aggregate of the values of all seeds."""
     in_bytes: bool = False
 
 
@@ -248,29 +245,28 @@ COST_COLUMNS = (
         "peak memory", "train_peak_memory_bytes", 4, lambda row: row.system.cost.peak_memory_bytes, max, in_bytes=True
     ),
 )
-"""In their order."""
 
 
 @dataclass(frozen=True)
 class SystemDifference:
-    """A system against its baseline by one metric."""
+    """Difference of a system to its baseline by one metric."""
 
     row: ScoreRow
-    """The system's; of several seeds the first."""
+    """Row of the system's first seed."""
     baseline: ScoreRow
     metric: str
     value: float | None
-    """Difference of the means over seeds; None where other data or another metric was scored."""
+    """Difference of the means over seeds; None: data or metric differ."""
     tested: Difference | None
-    """Its interval and p; None where it was not tested."""
+    """Difference with interval and p-value; None: not tested."""
     not_comparable: tuple[str, ...]
-    """In what else than the system they differ; see `attnkit.scoring.comparison.reasons`."""
+    """Other conditions in which they differ; see `attnkit.scoring.comparison.reasons`."""
     seeds: tuple[int, int]
-    """Of the system, and of the baseline."""
+    """Number of seeds of the system and of the baseline."""
     sentences: int
 
     def json(self) -> dict[str, Any]:
-        """An item of `comparisons`; what was not tested is null."""
+        """Return an item of `comparisons`; the keys of a test are null without a test."""
         base, asked = self.baseline, self.row.contexts is not None
         return {
             "split": self.row.split,
@@ -290,7 +286,7 @@ class SystemDifference:
 
 @dataclass(frozen=True)
 class BestSystem:
-    """The best system of a split by one metric, and every other one against it."""
+    """Best system of a split by one metric, with the tests of all other systems against it."""
 
     row: ScoreRow
     metric: str
@@ -298,11 +294,11 @@ class BestSystem:
 
     @property
     def inseparable(self) -> list[ScoreRow]:
-        """The best one, and those that are not separable from it."""
+        """Rows of the best system and of the systems that are not significantly different."""
         return [self.row, *(row for row, found in self.others if not found.significant)]
 
     def json(self) -> dict[str, Any]:
-        """An item of `best`."""
+        """Return an item of `best`."""
         others = [
             {
                 **row.names(),
@@ -310,7 +306,7 @@ class BestSystem:
                 "p": found.p,
                 "p_corrected": found.p_holm,
                 "separable": found.significant,
-                "level": not found.significant,  # the older name of not separable
+                "level": not found.significant,  # former name of not separable
             }
             for row, found in self.others
         ]
@@ -319,27 +315,24 @@ class BestSystem:
 
 
 def published_entry(file: RecipeFile) -> dict[str, Any] | None:
-    """The figures of a recipe file as a manifest keeps them; None where it has none."""
+    """Return the published figures of a recipe file as a manifest stores them, or None."""
     return None if file.published is None else file.published.model_dump(mode="json")
 
 
 class PublishedFigures(NamedTuple):
-    """What the file of a recipe says that others published."""
+    """Published figures in the file of a recipe."""
 
     recipe: str
     figures: Published
 
     @classmethod
     def of_file(cls, file: RecipeFile) -> "list[PublishedFigures]":
-        """At most one."""
+        """Return the figures of a recipe file as a list of at most one item."""
         return [] if file.published is None else [cls(file.name, file.published)]
 
     @classmethod
     def of_runs(cls, runs: Iterable[Run]) -> "list[PublishedFigures]":
-        """What the manifests of runs say, each once.
-
-        Raises DataError: a manifest is damaged.
-        """
+        """Return the distinct figures in the manifests of runs. Raises DataError if a manifest is damaged."""
         out: list[PublishedFigures] = []
         for run in runs:
             if found := run.manifest.published:
@@ -348,32 +341,32 @@ class PublishedFigures(NamedTuple):
         return out
 
     def score(self, row: ScoreRow, metric: str) -> float | None:
-        """The figure that stands beside a score."""
+        """Return the published figure for a score, or None."""
         if self.recipe != row.recipe or self.figures.split not in (None, row.split):
             return None
         return self.figures.scores.get(row.variant, {}).get(metric)
 
     def json(self) -> dict[str, Any]:
-        """An item of `published`."""
+        """Return an item of `published`."""
         return {"recipe": self.recipe, **self.figures.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems side by side."""
+    """Scores of systems, and the differences between the systems."""
 
     rows: tuple[ScoreRow, ...]
-    """One a run and split."""
+    """Rows, one per run and split."""
     baseline: str | None = None
-    """The variant that others were compared with."""
+    """Variant of the baseline."""
     differences: tuple[SystemDifference, ...] = ()
     best: tuple[BestSystem, ...] = ()
     published: tuple[PublishedFigures, ...] = ()
     resamples: int = 0
-    """Of the paired bootstrap."""
+    """Number of resamples of the paired bootstrap."""
 
     def json(self) -> dict[str, Any]:
-        """The object that `attnkit eval --format json` prints."""
+        """Return the object that `attnkit eval --format json` prints."""
         return {
             "rows": [row.json() for row in self.rows],
             "baseline": self.baseline,

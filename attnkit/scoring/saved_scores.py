@@ -1,8 +1,7 @@
-"""What an evaluation saves in a folder: outputs, per-sentence statistics, scores.json.
+"""Saved evaluations: outputs, per-sentence statistics and scores.json in a folder.
 
-What the search of the run's own recipe gave is stored under the name of the split; what another
-search gave stands beside it, under `<split>.<search>`, such as `test.beam-4-1a2b3c4d`.  Answers to
-questions are stored under `<split>.<method>.<contexts>`.
+Results of the search of the run's recipe are stored under the name of the split, results of other searches under
+`<split>.<search>`, such as `test.beam-4-1a2b3c4d`, and answers to questions under `<split>.<method>.<contexts>`.
 """
 
 import hashlib
@@ -31,30 +30,30 @@ from attnkit.storage import files
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30
-"""Bytes of the statistics of a split that are read, at most."""
+"""Maximum size of the statistics of a split, in bytes."""
 SCORING = (*StoredScoring.model_fields,)
-"""Settings of `eval` that scores depend on, but for word vectors."""
+"""Settings of `eval` that scores depend on, except word vectors."""
 
 
 @dataclass
 class SavedScores:
-    """Outputs and scores of one split of one system, and what they were made from."""
+    """Outputs and scores of one split of one system."""
 
     name: str
-    """What it is stored under: the split, or with the name of the search behind it."""
+    """Name in storage: the split, or the split and the search."""
     stored: StoredSplit
-    """What scores.json says of it; `write` adds metrics, and digests of the files."""
+    """Entry of scores.json; `write` sets its metrics and the digests of the files."""
     texts: list[str] = field(default_factory=list)
-    """Outputs, one a line; empty where no metric reads them."""
+    """Outputs, one per line; empty if no metric reads outputs."""
     scores: dict[str, Score] = field(default_factory=dict)
     others: dict[str, tuple[StoredMetric, Statistics]] = field(default_factory=dict)
-    """Metrics that are not known now, those of other plug-ins, with their statistics."""
+    """Unknown metrics (of plug-ins that are not loaded) with their statistics."""
 
     @classmethod
     def read(cls, results: Results, split: str, name: str | None = None) -> "SavedScores | None":
-        """What is saved of a split in a folder, under its own or another name, or None.
+        """Return the evaluation saved as `name` (default: the split), or None.
 
-        Raises DataError: a file is missing or is not the one that was saved.
+        Raises DataError if a file is missing or differs from the saved file.
         """
         name = name or split
         try:
@@ -83,7 +82,7 @@ class SavedScores:
             ) from error
 
     def write(self, results: Results) -> None:
-        """Save everything; scores.json, which has the other files' digests, comes last."""
+        """Save all files; scores.json, which has the digests of the others, is written last."""
         path = results.statistics_path(self.name)
         files.make_folder(path.parent, parents=results.may_be_made)
         with results.changing():
@@ -99,7 +98,7 @@ class SavedScores:
             results.write_scores(self.name, self.texts, self.stored)
 
     def _keep(self, results: Results) -> None:
-        """Take over what is stored of metrics that were not measured now, and the outputs where none reads them."""
+        """Keep the stored scores of other metrics, and the stored outputs if there are no new ones."""
         try:
             old = SavedScores.read(results, self.stored.split, self.name)
         except AttnkitError:
@@ -114,7 +113,7 @@ class SavedScores:
         self.scores, self.others = kept | self.scores, old.others if alike else {}
 
     def holding(self, eval: EvalConfig, *, versions: bool = True) -> dict[str, Score]:
-        """The scores that stand under these settings, and by the same versions of packages."""
+        """Return the scores that are valid for these settings and, with `versions`, the installed packages."""
         now, then = scoring_of(eval), self.stored.scoring
         if versions and not now.versions.items() <= then.versions.items():
             return {}
@@ -126,7 +125,7 @@ class SavedScores:
         }
 
     def row(self, system: System) -> ScoreRow:
-        """The row of a comparison."""
+        """Return the row of a comparison."""
         stored, part = self.stored, ScoredSplit.of(self.stored.split)
         decoding = stored.decode or Decoding()
         return ScoreRow(
@@ -150,7 +149,7 @@ class SavedScores:
 
 
 def _made_from(entry: StoredSplit) -> tuple[object, ...]:
-    """What outputs and scores depend on."""
+    """Return everything that outputs and scores depend on."""
     return entry.weights, entry.digests.source, entry.digests.references, entry.search, entry.scoring
 
 
@@ -162,19 +161,17 @@ def _take(entry: StoredSplit, old: StoredSplit, *names: str) -> None:
 def reusable_scores(
     results: Results, entry: StoredSplit, eval: EvalConfig, *, force: bool, own: bool = True
 ) -> SavedScores:
-    """The part of an earlier evaluation of a split that still holds; nothing where `force` is set.
+    """Return the part of a saved evaluation that is still valid for the new `entry`; nothing with `force`.
 
-    `entry` says what is to be scored: split, weights, search, scoring, digests of what is decoded and
-    of its references.  `own`: it is the search of the run's own recipe, whose outputs have the name
-    of the split.  Of a run without its weights, scores by other versions of packages hold, too:
-    their signatures name these.
+    `own`: whether the search is that of the run's recipe, whose results are stored under the name of the split.
+    For a run without weights, scores by other versions of packages are valid too: their signatures name the versions.
 
-    Raises DataError: the scores are damaged, without `force`.
+    Raises DataError if the scores are damaged, unless `force` is set.
     """
     saved = SavedScores(entry.split, entry)
     try:
         known = results.scores()
-    except DataError:  # before the work, since it cannot be written to either
+    except DataError:  # raised before the work, since a damaged file cannot be extended either
         if not force:
             raise
         results.remove_scores()
@@ -199,11 +196,9 @@ def reusable_scores(
 
 
 def packed_row(run: Run, split: str, eval: EvalConfig, names: Sequence[str], search: StoredSearch) -> ScoreRow | None:
-    """The row of these metrics that the results of a run without its weights have, decoded by this search.
+    """Return the saved row of these metrics and this search for a run without weights; the corpus is not read.
 
-    The corpus is not read.  None where the run has its weights, or some metrics are not among the results.
-
-    Raises DataError: what was saved is damaged.
+    Returns None if the run has weights, or if a metric is not saved. Raises DataError if a saved file is damaged.
     """
     name = stored_name(run.scores(), split, search) if run.left_out else None
     saved = None if name is None else SavedScores.read(run, split, name)
@@ -216,22 +211,19 @@ def packed_row(run: Run, split: str, eval: EvalConfig, names: Sequence[str], sea
 
 
 def scoring_of(eval: EvalConfig) -> StoredScoring:
-    """The settings and the versions of packages that scores depend on."""
+    """Return the settings and the versions of packages that scores depend on."""
     values = eval.model_dump(mode="json", include={*SCORING})
     return StoredScoring.model_validate(values | {"attnkit": __version__} | _packages())
 
 
 @cache
 def _packages() -> dict[str, str]:
-    """Looked up once: it takes as long as reading the scores of a run."""
+    """Return versions of packages; cached, since the lookup takes as long as reading the scores of a run."""
     return {name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")}
 
 
 def stored_name(scores: Mapping[str, StoredSplit], split: str, search: StoredSearch) -> str | None:
-    """What the outputs of a split by this search are stored under; None where there are none.
-
-    An entry without weights is not of outputs.
-    """
+    """Return the name under which results of a split by this search are stored, or None; they must have weights."""
     for name in (split, _name_of(split, search)):
         known = scores.get(name)
         if known is not None and known.weights and known.search.key == search.key:
@@ -244,7 +236,7 @@ def _name_of(split: str, search: StoredSearch) -> str:
 
 
 def digest(*rows: Sequence[str]) -> str:
-    """SHA-256 of rows of texts, and of where each text and row ends."""
+    """Return the SHA-256 of rows of texts; lengths are hashed too, so that boundaries matter."""
     hashed = hashlib.sha256()
     for row in rows:
         hashed.update(len(row).to_bytes(8, "big"))
@@ -255,11 +247,9 @@ def digest(*rows: Sequence[str]) -> str:
 
 
 def saved_rows(run: Run) -> list[ScoreRow]:
-    """All that was saved of a run, as `attnkit eval RUN` shows it: the recipe's splits come first.
+    """Return all saved rows of a run as `attnkit eval RUN` shows them: splits and metrics of the recipe come first.
 
-    Metrics that were measured beside those of the recipe follow them.
-
-    Raises MissingInputError: nothing was scored; DataError: what was saved is damaged.
+    Raises MissingInputError if nothing was scored, or DataError if a saved file is damaged.
     """
     names, usual = scored_splits(run), list(run.recipe.eval.splits)
     if run.recipe.task == "question-answering":
@@ -275,10 +265,7 @@ def saved_rows(run: Run) -> list[ScoreRow]:
 
 
 def saved_split(run: Run, split: str) -> SavedScores:
-    """What was saved of a split by the search of the run's recipe, else by another.
-
-    Raises MissingInputError: there was none; DataError: what it saved is damaged.
-    """
+    """Return the saved evaluation of a split by the recipe's search, otherwise by another; raises as `saved_rows`."""
     search, known = StoredSearch.of(one_best(run.recipe.search)), run.scores()
     asked = run.recipe.task == "question-answering"
     own = None if asked else stored_name(known, split, search)
@@ -290,17 +277,17 @@ def saved_split(run: Run, split: str) -> SavedScores:
 
 
 def one_best(search: SearchConfig) -> SearchConfig:
-    """The same search with one output a line."""
+    """Return the search with one output per line."""
     return search.model_copy(update={"n_best": 1})
 
 
 def scored_splits(run: Run) -> list[str]:
-    """The splits that were scored, by whatever search."""
+    """Return the splits that were scored by any search."""
     return [*dict.fromkeys(entry.split or name for name, entry in run.scores().items())]
 
 
 def _tables(packed: bytes) -> dict[str, Statistics]:
-    """The statistics [sentences, k] of each metric; results files have them as integers."""
+    """Return the statistics [sentences, k] of each metric as float64; results files store integers."""
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         if sum(one.file_size for one in archive.infolist()) > LARGEST:
             raise ValueError(f"statistics of more than {LARGEST >> 20} MB")
@@ -309,7 +296,7 @@ def _tables(packed: bytes) -> dict[str, Statistics]:
 
 
 def _verified(results: Results, path: Path, digest: str) -> bytes:
-    """The content of a file that must have this SHA-256."""
+    """Return the content of a file; raise ValueError unless it has this SHA-256."""
     data = results.read(path.relative_to(results.path).as_posix())
     if hashlib.sha256(data).hexdigest() != digest:
         raise ValueError(f"{path.name} was changed")

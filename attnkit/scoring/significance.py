@@ -1,21 +1,22 @@
-"""The difference between two systems, with its 95 % interval over test sentences and seeds.
+"""Differences between systems, with 95 % intervals over test sentences and seeds.
 
-This is the one protocol of all comparisons (docs/comparing.md).  Scores are sums over sentences, so
-what other sentences would give is known from the paired bootstrap (Koehn 2004, "Statistical
-Significance Tests for Machine Translation Evaluation"), with the resamples of sacrebleu's
-`PairedTest`.  What other trainings would give is known from the scores of several seeds.
+All comparisons follow this protocol (docs/comparing.md). Scores are functions of sums over sentences, so the variance
+over test sentences is estimated by the paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine
+Translation Evaluation"), with the resamples of sacrebleu's `PairedTest`. The variance over trainings is estimated from
+the scores of several seeds.
 
 Seeds and sentences are crossed, so the variance of a difference is the two-way variance
-V(sentences) + V(seeds) - V(both) (Cameron, Gelbach and Miller 2011): what a training makes of
-single sentences is in the first and in the second.  Resampling seeds as well as sentences counts it
-twice (McCullagh 2000, "no bootstrap is exact"; Owen 2007, "The pigeonhole bootstrap").
+V(sentences) + V(seeds) - V(both) (Cameron, Gelbach and Miller 2011): the first two terms both contain the interaction
+of seeds with sentences. Resampling seeds as well as sentences counts it twice (McCullagh 2000, "no bootstrap is
+exact"; Owen 2007, "The pigeonhole bootstrap").
 
-V(seeds) has few degrees of freedom, V(sentences) - V(both) many. The limit of the interval is the mean of Student's
-limits of both parts, weighted by their variances (Cochran and Cox 1950, "Experimental Designs"; Cochran 1964), which
-is a little wider than need be. The degrees of freedom of Welch and Satterthwaite, taken from the estimated variances,
-are too many with two seeds: up to 8 % false alarms instead of 5 %. `benchmarks/significance.py` measures it.
+V(seeds) has few degrees of freedom, V(sentences) - V(both) many. The critical value of the interval is the mean of
+Student's critical values of both parts, weighted by their variances (Cochran and Cox 1950, "Experimental Designs";
+Cochran 1964), which is slightly conservative. The degrees of freedom of Welch and Satterthwaite, taken from the
+estimated variances, are too many with two seeds: up to 8 % false positives instead of 5 %, as
+`benchmarks/significance.py` measures.
 
-Holm (1979) corrects for several systems against one.
+Holm's method (1979) corrects for several systems against one.
 """
 
 import math
@@ -33,15 +34,15 @@ from attnkit.scoring.metrics import Score, reducer
 from attnkit.scoring.student_t import degrees_of, limit, two_sided
 
 SEED = 12345
-"""sacrebleu's own default, so that the resamples are the same."""
+"""Default seed of sacrebleu, so that the resamples are the same."""
 LEVEL = 0.05
-"""A corrected p below this is called significant."""
+"""Significance level of corrected p-values."""
 POWER, MOST_SEEDS = 0.84, 100
-"""Standard errors beyond the limit with which 4 of 5 comparisons tell a difference; a bound."""
+"""Standard errors beyond the critical value for a power of 80 %; maximum of `seeds_needed`."""
 CELLS = 4_000_000
-"""Random draws held at a time: bounds memory to about 100 MB."""
+"""Maximum number of random draws in memory: about 100 MB."""
 ROUNDING = 1e-9
-"""Differences of scores below this are rounding."""
+"""Standard errors and differences below this are rounding errors."""
 RATIOS = ("perplexity", "word-perplexity")
 """Metrics that are compared by their ratio."""
 
@@ -52,41 +53,35 @@ Verdict = Literal["better", "worse", "level", "undecided"]
 
 @dataclass(frozen=True)
 class Difference:
-    """System minus baseline on the same sentences, each the mean over its seeds."""
+    """Score of a system minus that of its baseline on the same sentences, each the mean over seeds."""
 
     value: float
-    """In points of the metric."""
+    """Difference in points of the metric."""
     low: float
-    """Lower end of the 95 % interval, not corrected; -inf where nothing bounds it."""
+    """Lower end of the 95 % interval, not corrected; -inf: unbounded."""
     high: float
-    """Upper end."""
     p: float
-    """Two-sided p-value of no difference, not corrected: below 0.05 where the interval is beside
-    0."""
+    """Two-sided p-value, not corrected: below 0.05 if the interval excludes 0."""
     p_holm: float
-    """p after Holm's correction over all systems that are compared with the baseline."""
+    """p-value after Holm's correction over all systems that are compared with the baseline."""
     seeds: tuple[int, int]
-    """How many of the system, and of the baseline."""
+    """Number of seeds of the system and of the baseline."""
     margin: float
-    """Of equivalence: points, of perplexity percent."""
+    """Margin of equivalence in points, for perplexity in percent."""
     within_margin: bool
     """Whether the whole interval is within the margin."""
     better: Literal["higher", "lower", "neither"]
-    """Which scores of the metric are better."""
     seed_degrees: int
-    """Degrees of freedom of the spread over seeds; 0 where this speaks of sentences alone."""
+    """Degrees of freedom of the variance over seeds; 0: the interval is over sentences alone."""
     percent: tuple[float, float, float] | None = None
-    """Of perplexity: by how much it is higher, and the interval of that."""
+    """Difference of perplexity in percent, and the ends of its interval."""
     seeds_needed: int | None = None
-    """Seeds of each system with which a difference of this size, now not told from 0, would be in 4 of 5 comparisons
-    (p below 0.05, not corrected); None where no `MOST_SEEDS` would do, or the spread over seeds is not known."""
+    """Number of seeds per system for a power of 80 % (p below 0.05, not corrected) at a difference of this size; None:
+    p is below 0.05 already, more than `MOST_SEEDS` are needed, or the variance over seeds is unknown."""
 
     @property
     def verdict(self) -> Verdict | None:
-        """level: the interval is within the margin; better, worse: `p_holm` is below 0.05.
-
-        None where of the metric neither higher nor lower is better.
-        """
+        """Verdict on the margin (level) or significance (better, worse, undecided); None if `better` is neither."""
         if self.better == "neither":
             return None
         if self.within_margin:
@@ -102,17 +97,17 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """`low` and `high`; None where an end is not finite."""
+        """`low` and `high`; None if an end is not finite."""
         ends = (self.low, self.high)
         return ends if all(map(math.isfinite, ends)) else None
 
     @property
     def provisional(self) -> bool:
-        """Whether one side has one seed: nothing is known of its other trainings."""
+        """Whether the system or the baseline has a single seed: other trainings may differ."""
         return min(self.seeds) == 1
 
     def json(self) -> dict[str, Any]:
-        """What comparisons say of it beside `difference`; an end that is not finite is null."""
+        """Return the keys of a comparison beside `difference`; an end that is not finite is null."""
         low, high = map(_finite, (self.low, self.high))
         percent = {"percent": list(map(_finite, self.percent))} if self.percent else {}
         return {
@@ -133,48 +128,42 @@ class Difference:
 UNTESTED = dict.fromkeys(
     ("p", "p_corrected", "interval", "low", "high", "verdict", "provisional", "margin", "seed_degrees", "seeds_needed")
 )
-"""The keys of `Difference.json` where nothing was tested."""
+"""Keys of `Difference.json` without a test."""
 
 
 class SeedSpread(NamedTuple):
-    """How far training with another seed moves a score."""
+    """Variance of scores over training seeds."""
 
     variance: float = 0.0
-    """Of the scores of one system on these sentences over its seeds."""
+    """Variance of the scores of a system on these sentences over its seeds."""
     interaction: float = 0.0
-    """The part of it that other sentences would change."""
+    """Part of the variance that depends on the sentences."""
     degrees: int = 0
-    """Degrees of freedom: seeds less systems; 0 where each system has one seed."""
+    """Degrees of freedom: seeds minus systems; 0 if each system has one seed."""
 
 
 class _Noise(NamedTuple):
-    """What chance does to a difference."""
-
     error: float
     """Standard error."""
     degrees: float
-    """Degrees of freedom of Student's t; 0 where the error is unknown."""
+    """Degrees of freedom of Student's t; 0: the error is unknown."""
 
 
 class PairedTest:
-    """The differences between systems by one metric, all on the same resamples of the sentences.
+    """Differences between systems by one metric, all on the same resamples of the sentences.
 
-    Seeds of two systems are taken as trainings of their own.  Two ways of asking one model share
-    them: intervals are then wider than need be.
+    The seeds of two systems are treated as independent. Two methods of asking one model share their seeds: their
+    intervals are conservative. Perplexities are compared by their ratio: all computations use logarithms.
 
-    Perplexities are compared by their ratio: everything below is done to their logarithms.
-
-    Time for 1,000 resamples of 1,000 sentences: about 0.03 s a score.
+    Time for 1,000 resamples of 1,000 sentences: about 0.03 s per score.
     """
 
     def __init__(self, systems: Sequence[Sequence[Score]], settings: EvalConfig = DEFAULTS, seed: int = SEED) -> None:
-        """Resample the systems' scores; each system has one score per training seed.
+        """Resample the scores of each system, one per training seed; `settings`: number of resamples, and margins.
 
-        `settings` have the number of resamples, and within what margins systems are level.
+        A metric that is no function of sums over sentences cannot be resampled: its intervals are over seeds alone.
 
-        A metric that is no function of sums over sentences cannot be resampled: its differences are over seeds alone.
-
-        Raises DataError: they were not scored on the same number of sentences, or not alike.
+        Raises DataError if number of sentences, metric or signature differ between scores.
         """
         scores = [score for system in systems for score in system]
         if len({(score.metric, score.signature, len(score.statistics)) for score in scores}) != 1:
@@ -186,7 +175,7 @@ class PairedTest:
         self.margin = settings.perplexity_margin if self.ratio else settings.margin
         self.sentences = len(scores[0].statistics)
         self.values = [np.array([score.value for score in system]) for system in systems]
-        drawn = np.concatenate(self.values)[:, None]  # as if other sentences changed nothing
+        drawn = np.concatenate(self.values)[:, None]  # not resampled: no variance over sentences
         if self.resampled:
             drawn = resampled_scores(scores, settings.bootstrap, seed)
         self.drawn: list[Matrix] = np.split(  # [seeds, resamples] of each system
@@ -194,10 +183,9 @@ class PairedTest:
         )
 
     def against(self, baseline: int) -> dict[int, Difference]:
-        """The differences of all other systems to one of them, by their places.
+        """Return the differences of all other systems to the baseline, by index of the system, with Holm's correction.
 
-        Systems of which nothing can be said are left out: those with one seed, and a baseline with
-        one, by a metric that is not resampled.
+        By a metric that cannot be resampled, systems with one seed are omitted if the baseline has one seed.
         """
         found = {
             place: self.compare(place, baseline)
@@ -208,7 +196,7 @@ class PairedTest:
         return {place: replace(one, p_holm=p) for (place, one), p in zip(found.items(), p_values, strict=True)}
 
     def compare(self, system: int, baseline: int) -> Difference:
-        """The difference between two of the systems, by their places; no correction of p."""
+        """Return the difference between two systems, given by index; p is not corrected."""
         first, second = (float(self.values[place].mean()) for place in (system, baseline))
         moved = math.log(first) - math.log(second) if self.ratio else first - second
         low, high, p = _judged(moved, self._noise(system, baseline))
@@ -233,10 +221,9 @@ class PairedTest:
         )
 
     def _seeds_needed(self, moved: float, *systems: int) -> int | None:
-        """See `Difference.seeds_needed`."""
         if not self.spread(*systems).degrees or not math.isfinite(moved):
             return None
-        if not self._noise(*systems).degrees:  # one sentence: no seeds tell of others
+        if not self._noise(*systems).degrees:  # one sentence: the variance stays unknown with any number of seeds
             return None
 
         def shown(seeds: int) -> bool:
@@ -248,9 +235,9 @@ class PairedTest:
         return counts[place] if place < len(counts) else None
 
     def interval(self, system: int) -> tuple[float, float, float]:
-        """The mean over the seeds of one system, and its 95 % interval over sentences and seeds.
+        """Return the mean over the seeds of one system, and its 95 % interval over sentences and seeds.
 
-        Its ends are infinite where nothing bounds it: one seed, and a metric of whole test sets.
+        The ends are infinite if the variance is unknown, as for one seed and a metric that cannot be resampled.
         """
         value = float(self._scaled(self.values[system]).mean())
         known = self.resampled or len(self.values[system]) > 1
@@ -260,7 +247,7 @@ class PairedTest:
         return value, low, high
 
     def spread(self, *systems: int) -> SeedSpread:
-        """The spread over seeds of these systems together, weighted by their degrees of freedom."""
+        """Return the variance over seeds, pooled over the systems by degrees of freedom."""
         squares, shared, degrees = 0.0, 0.0, 0
         for place in systems:
             scores, resampled = self._scaled(self.values[place]), self._scaled(self.drawn[place])
@@ -271,15 +258,13 @@ class PairedTest:
         return SeedSpread(squares / degrees, shared / degrees, degrees) if degrees else SeedSpread()
 
     def _noise(self, system: int, *baseline: int, seeds: int | None = None) -> _Noise:
-        """How far a score, or the difference to a baseline, would move with other sentences and
-        seeds; with so many `seeds` of each where they are given.
-        """
+        """Return the noise of a score, or of its difference to a baseline, with `seeds` (default: the actual) each."""
         systems = (system, *baseline)
         spread = self.spread(*systems)
         gaps = self._scaled(self.drawn[system].mean(0))
         for place in baseline:
             gaps = gaps - self._scaled(self.drawn[place].mean(0))
-        if self.sentences == 1 and self.resampled:  # which tells nothing of others
+        if self.sentences == 1 and self.resampled:  # the variance over sentences is unknown
             return _Noise(0.0, 0)
         others = max(self.sentences - 1, 1)
         of_sentences = float(gaps.var()) * self.sentences / others
@@ -293,7 +278,7 @@ class PairedTest:
         of_seeds = share * spread.variance
         total = of_seeds + alone
         weight = of_seeds / total if total else 0.0
-        # with these degrees of freedom the limit is that of Cochran and Cox at 95 %
+        # Student's critical value with these degrees of freedom is that of Cochran and Cox at 95 %
         mixed = weight * limit(LEVEL, free) + (1 - weight) * limit(LEVEL, others)
         return _Noise(math.sqrt(total), degrees_of(mixed, LEVEL, *sorted((free, others))))
 
@@ -302,7 +287,7 @@ class PairedTest:
 
 
 def _judged(value: float, noise: _Noise) -> tuple[float, float, float]:
-    """The ends of the 95 % interval, and p."""
+    """Return the ends of the 95 % interval, and p."""
     if not noise.degrees or not math.isfinite(value + noise.error):
         return -math.inf, math.inf, 1.0
     half = noise.error * limit(LEVEL, noise.degrees)
@@ -312,7 +297,7 @@ def _judged(value: float, noise: _Noise) -> tuple[float, float, float]:
 
 
 def _percent(log_ratio: float) -> float:
-    """A ratio as a change in percent; infinite where nothing bounds it."""
+    """Return the log of a ratio as a change in percent; infinite if it is unbounded, otherwise without overflow."""
     return 100 * math.expm1(log_ratio if math.isinf(log_ratio) else min(log_ratio, 700))
 
 
@@ -323,21 +308,18 @@ def _finite(value: float) -> float | None:
 def compare(
     system: Sequence[Score], baseline: Sequence[Score], settings: EvalConfig = DEFAULTS, seed: int = SEED
 ) -> Difference:
-    """Compare a system with a baseline; each is one score per training seed.  See `PairedTest`.
+    """Compare a system with a baseline, each given by one score per training seed; see `PairedTest`.
 
-    With one seed each, it speaks of other test sentences for these trained models.  With several it
-    speaks of other trainings too.
-
-    Raises DataError: the systems were not scored on the same number of sentences, or not alike.
+    With one seed each, the result applies to other test sentences for these trained models. With several seeds it
+    applies to other trainings too. Raises DataError as `PairedTest`.
     """
     return PairedTest([system, baseline], settings, seed).compare(0, 1)
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction: the chance that any of equal systems is called different stays the level.
+    """Return the p-values after Holm's correction, which bounds the family-wise error rate by the level.
 
-    The smallest p is multiplied by their number, the next by one less, and so on; none gets
-    smaller than the one before it.
+    The smallest of n p-values is multiplied by n, the next by n - 1, and so on; each is at least its predecessor.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     out = [0.0] * len(p_values)
@@ -349,7 +331,7 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 
 
 def resampled_scores(scores: Sequence[Score], resamples: int, seed: int = SEED) -> Matrix:
-    """Scores [scores, resamples] by one metric, all on the same resamples of the sentences.
+    """Return the scores [scores, resamples] by one metric, all on the same resamples of the sentences.
 
     Sentences are drawn with replacement, as by sacrebleu's test with the same seed. A resample is a vector of counts,
     so its sums of statistics are one matrix product: no [resamples, sentences, k] array is made.

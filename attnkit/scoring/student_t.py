@@ -1,15 +1,15 @@
-"""Student's t distribution: tail probability, and the limits that it crosses."""
+"""Student's t distribution: p-values and critical values."""
 
 import math
 from functools import lru_cache
 from statistics import NormalDist
 
 TINY = 1e-300
-"""Stands for zero in the continued fraction."""
+"""Replaces zero in the continued fraction."""
 
 
 def two_sided(t: float, degrees: float) -> float:
-    """The probability that |T| is at least |t|; `degrees` of freedom, above 0.
+    """Return the probability that |T| is at least |t|, with `degrees` > 0 degrees of freedom.
 
     I_x(degrees / 2, 1 / 2) with x = degrees / (degrees + t^2) (Abramowitz and Stegun 1964, 26.7.1).
     """
@@ -21,7 +21,7 @@ def two_sided(t: float, degrees: float) -> float:
     if x == 0 or y == 0:
         return float(y == 0)
     log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-    log_x = math.log(x) if x < 0.5 else math.log1p(-y)
+    log_x = math.log(x) if x < 0.5 else math.log1p(-y)  # log1p keeps the precision of x near 1
     front = math.exp(a * log_x + b * math.log(y) - log_beta)
     if x < (a + 1) / (a + b + 2):
         return front * _fraction(a, b, x) / a
@@ -30,9 +30,9 @@ def two_sided(t: float, degrees: float) -> float:
 
 @lru_cache(maxsize=4096)
 def limit(p: float, degrees: float) -> float:
-    """The t, above 0, with `two_sided(t, degrees) == p`.
+    """Return the critical value: the t > 0 with `two_sided(t, degrees) == p`.
 
-    By Newton's steps from the normal limit, which is below it: the probability is convex in t.
+    Newton's method starts from the normal critical value, which is smaller: the probability is convex in t.
     """
     t = -NormalDist().inv_cdf(p / 2)
     scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
@@ -48,7 +48,7 @@ def limit(p: float, degrees: float) -> float:
 
 @lru_cache(maxsize=4096)
 def degrees_of(t: float, p: float, low: float, high: float) -> float:
-    """The degrees of freedom between two bounds with `two_sided(t, degrees) == p`; by halving."""
+    """Return the degrees of freedom in [low, high] with `two_sided(t, degrees) == p`, by bisection of 1 / degrees."""
     few, many = 1 / low, 1 / high
     for _ in range(30):
         middle = (few + many) / 2
@@ -57,7 +57,7 @@ def degrees_of(t: float, p: float, low: float, high: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, by Lentz's method (DLMF 8.17.22)."""
+    """Return the continued fraction of the incomplete beta function, by Lentz's method (DLMF 8.17.22)."""
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or TINY)
     value = d
     for m in range(1, 1000):

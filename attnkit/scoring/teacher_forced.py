@@ -1,7 +1,7 @@
 """Teacher-forced scores, of a model's probabilities given the references.
 
-Perplexity, accuracy, how far the model's confidence is from its accuracy, and how far its next-token distributions are
-from those that the text was drawn from.
+Perplexity, accuracy, calibration error, and total variation between the model's next-token distributions and those
+that the text was drawn from.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,26 +29,23 @@ from attnkit.recipe.schema import Recipe
 from attnkit.scoring.metrics import Score
 
 BATCH_TOKENS = 8192
-"""Rows x longest side of a batch, padding included."""
+"""Maximum of rows * longest side in a batch, padding included."""
 CONFIDENCE_BINS = 15
-"""Equal intervals of confidence (Guo et al. 2017)."""
+"""Number of equal intervals of confidence (Guo et al. 2017)."""
 LOGITS_AT_ONCE = 2**22
-"""Logits held at a time: 16 MB in float32."""
+"""Maximum number of logits in memory: 16 MB in float32."""
 
 
 def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
-    """How well a model predicts given targets: [rows, 5 + CONFIDENCE_BINS].
+    """Return sums over the predictions of a model for each row: [rows, 5 + CONFIDENCE_BINS].
 
-    The columns are nll in nats, correct tokens, tokens, the same two weighted so that every answer of marked positions
-    counts alike (0 for other targets), and for each interval of confidence (the probability of the likeliest token)
-    the sum of confidence minus correctness. Every token of the target and its end token count once. The cross-entropy
-    is plain, whatever the training loss was; a token is correct when none is likelier.
+    The columns are nll in nats, correct tokens, tokens, correct tokens and tokens weighted so that every answer of
+    marked positions counts equally (0 for other targets), and for each interval of confidence (the probability of the
+    most probable token) the sum of confidence minus correctness. Every token of the target and its EOS count once. The
+    cross-entropy is plain, whatever the training loss was; a token is correct if no token is more probable. The model
+    runs in evaluation mode; its mode is restored.
 
-    Args:
-        model: answers as in evaluation, whatever its mode.
-        encoded: rows, or the blocks of a stream.
-
-    Raises NotFiniteError: the model answers NaN or infinity.
+    Raises NotFiniteError if the model returns NaN or infinity.
     """
     out: NDArray[np.float64] = sum(group.all_gather_object(_part(model, encoded)), np.zeros(()))
     if not np.isfinite(out).all():
@@ -58,7 +55,7 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
 
 @torch.inference_mode()
 def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
-    """The rows of this rank's share of the batches, and zeros."""
+    """Return the sums over this rank's share of the batches; other rows are zero."""
     out = np.zeros((len(encoded), 5 + CONFIDENCE_BINS))
     shares = np.zeros(model.output.out_features)
     if isinstance(encoded.target, MarkedTargets):
@@ -69,7 +66,7 @@ def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
         share = shares[targets.cpu().numpy()]
         for column, values in enumerate((nll, correct, np.ones(len(place)), correct * share, share)):
             out[:, column] += np.bincount(place, values, minlength=len(out))
-        interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: refused below
+        interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: `teacher_forced` raises
         interval = np.minimum(interval, CONFIDENCE_BINS - 1)
         np.add.at(out, (place, 5 + interval), confidence - correct)
     return out
@@ -78,10 +75,10 @@ def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
 def hidden_states(
     model: Model, encoded: Encoded, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[NDArray[np.int64], Int[Tensor, " N"], Float[Tensor, "N W"]]]:
-    """By batch: the row of each token that is predicted, the token, and what predicts it.
+    """Yield for each batch the row of each predicted token, the token, and the hidden state that predicts it.
 
-    The tokens of a row are together and in order.  The model answers as in evaluation, whatever its
-    mode, in which it is left again.  Of several ranks each takes every so many-th batch.
+    The tokens of a row are contiguous and in order. The model runs in evaluation mode; its mode is restored. Each of
+    several ranks takes every `ranks`-th batch.
     """
     device = model.output.weight.device
     lengths = None if encoded.source is None else encoded.source.lengths
@@ -107,12 +104,12 @@ def teacher_forced_scores(
     stream: bool,
     objective: str = "seq2seq",
 ) -> dict[str, Score]:
-    """Those of the metrics that the reference decides; statistics are per row, or per block.
+    """Return the teacher-forced scores among the `metrics`; statistics are per row, or per block of a stream.
 
-    All but word perplexity are per token, so they compare models of one vocabulary, which is
-    therefore part of the signature.  Where the `objective` adds noise, always the same, they are of
-    the tokens that it takes out of the text.  Word perplexity spreads the same nll
-    over the words between spaces and one end of line a row: it compares any vocabularies.
+    All but word perplexity are per token, so they compare models of one vocabulary, which is therefore part of the
+    signature. Word perplexity divides the same nll by the number of words between spaces plus one end of line per row:
+    it compares models of any vocabularies. If the `objective` adds noise, always the same, scores are of the tokens
+    that it takes out of the text.
     """
     names = [name for name in metrics if metric_facts(name).family == "model"]
     if not names:
@@ -141,7 +138,7 @@ def teacher_forced_scores(
 
 
 def _words(rows: Sequence[Row], encoded: Encoded, tokenizer: Tokenizer, max_length: int) -> int:
-    """Words of the predicted text, and an end of line a row; of a cut row what is left."""
+    """Return the number of words in the predicted text, plus one end of line per row; cut rows count what is left."""
     if encoded.source is None:
         return sum(len(row.target.split()) + 1 for row in rows if row.target.strip())
     texts = [row.target for row in rows]
@@ -152,9 +149,9 @@ def _words(rows: Sequence[Row], encoded: Encoded, tokenizer: Tokenizer, max_leng
 
 
 def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, max_length: int, *, stream: bool) -> Encoded:
-    """Rows as ids in memory, none of them dropped; longer ones are cut and counted.
+    """Return rows as ids in memory; no row is dropped, longer rows are cut and counted.
 
-    As in training, source rows end with EOS and a stream is cut in blocks of `max_length` tokens.
+    As in training, source rows end with EOS, and a stream is cut into blocks of `max_length` tokens.
     """
     counts = Counts(rows=len(rows), kept=len(rows))
     target = tokenizer.target.encode([row.target for row in rows])
@@ -179,7 +176,7 @@ def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
 def _predictions(
     output: nn.Linear | LogProbabilities, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
 ) -> tuple[NDArray[np.float64], ...]:
-    """nll, correctness and confidence of each token, by chunks of [tokens, vocabulary]."""
+    """Return nll, correctness and confidence of each token; logits are computed in chunks."""
     found, size = [], max(1, LOGITS_AT_ONCE // output.out_features)
     for h, y in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
         logits = output(h).float()
@@ -192,16 +189,15 @@ def _predictions(
 
 @torch.inference_mode()
 def total_variation(model: Model, tokenizer: Tokenizer, rows: Sequence[Row], recipe: Recipe) -> Score:
-    """Half the sum of |p - q| over the vocabulary, averaged over the tokens of the text.
+    """Return half the sum of |p - q| over the vocabulary, averaged over the tokens of the text.
 
-    p is the model's distribution of a token given those of its block before, q that of the source
-    given the same.  Statistics are per block.
+    p is the model's distribution of a token given the previous tokens of its block, q that of the source given the
+    same tokens. Statistics are per block.
 
     Args:
-        model: a language model, read as in evaluation.
-        tokenizer: each word is one token.
+        model: a language model; runs in evaluation mode, and its mode is restored.
+        tokenizer: must have one token per word.
         rows: lines of an embedded corpus whose source is known (`line_tokens` of its card).
-        recipe: names the corpus and the length of blocks.
     """
     source, block = SOURCES[str(recipe.data.corpus)], recipe.data.max_length
     encoded = encode_rows(rows, tokenizer, block, stream=True)

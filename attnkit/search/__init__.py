@@ -1,7 +1,7 @@
-"""Search: from a model's start and step to text, by beam, greedily, by sampling, or to a label.
+"""Decoding: beam search, greedy search, sampling, and ranking of labels.
 
-Start with `decoding.translate` (lines in, lines out, in order), `beam.beam_search` (a batch) and
-`base.Hypothesis`. Imports `models` and what is below them.
+Start with `decoding.translate` (lines of text), `beam.beam_search` (one batch) and `base.Hypothesis`.
+Imports `models` and the layers below it.
 """
 
 from attnkit.search.base import Hypothesis

@@ -1,4 +1,4 @@
-"""What every search shares: hypotheses, what it needs of a model, and the arithmetic of a step."""
+"""Common parts of all search methods: hypotheses, the interface of a model, top-k and constraints."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,37 +17,37 @@ from attnkit.models.fast_decoder import FastDecoder
 from attnkit.recipe.schema import SearchConfig
 
 SHORT_LIST = 64
-"""torch.topk on a CPU is fast where a row has at least this many times k elements."""
+"""torch.topk on a CPU is fast if a row has at least SHORT_LIST * k elements; folded rows keep that many."""
 LOGITS_AT_ONCE = {"cpu": 2**20}
-"""Most logits made at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
+"""Maximum number of logits computed at a time, by device type (default: all): a small chunk stays in the cache."""
 FEW = 16
-"""Rows below which torch.max finds the highest elements faster than `top`."""
+"""Number of rows below which torch.max finds their maxima faster than `top`."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
-"""Into how many lines a row is folded to find its highest elements."""
+"""Minimum and maximum number of lines into which `highest` folds a row."""
 
 
 class Projection(Protocol):
-    """From hidden states to scores of the vocabulary, as torch.nn.Linear does."""
+    """Projection of hidden states to scores of the vocabulary, such as torch.nn.Linear."""
 
     @property
     def out_features(self) -> int:
-        """V."""
+        """Size of the vocabulary, V."""
 
     def __call__(self, hidden: Tensor, /) -> Tensor:
-        """[R, W] to [R, V]."""
+        """Map [R, W] to [R, V]."""
 
 
 class Predictor(Protocol):
-    """The part of a model, or of several combined, that a search uses."""
+    """Part of a model, or of several combined models, that a search uses."""
 
     @property
     def output(self) -> Projection:
-        """Applied to what `advance` answers."""
+        """Projection of the hidden states that `advance` returns."""
 
     def advance(self, ids: Int[Tensor, "R t"], state: Any, /) -> tuple[Tensor, Any]:
-        """See `Model.advance`; the state has `select`, as `Decode` has.
+        """Read tokens, as `Model.advance`; the state has `select`, as `Decode`.
 
-        For outputs that have ended any token of the vocabulary may come.
+        Rows of outputs that have ended may contain any token of the vocabulary.
         """
 
 
@@ -59,16 +59,13 @@ class Hypothesis(NamedTuple):
     score: float
     """logprob / length ** length_penalty; the length is in tokens, EOS included."""
     logprob: float
-    """The model's own log-probability (nats) of the tokens and of EOS."""
+    """Log-probability (nats) of the tokens and EOS under the model."""
     complete: bool = True
-    """False: closed without EOS, by max_length or because the constraints left no token."""
+    """False: ended without EOS, at max_length or because the constraints banned every token."""
 
 
 def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
-    """The most tokens that a sentence may get: max_length, or what the model's positions allow.
-
-    Raises DataError: no position is left after the source of a decoder-only model.
-    """
+    """Return max_length limited by the model's positions. Raises DataError if a decoder's source leaves none."""
     if model.limit is None:
         return max_length
     left = model.limit - (source.shape[1] if model.shape == "decoder" else 0)
@@ -81,33 +78,33 @@ def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) ->
 
 
 def advance(model: Predictor, ids: Int[Tensor, "R 1"], state: Any) -> tuple[Float[Tensor, "R W"], Any]:
-    """What the next token is predicted from, and the new state."""
+    """Return the hidden state that predicts the next token, and the new state."""
     hidden, state = model.advance(ids, state)
     return hidden[:, -1], state
 
 
 def predict(model: Predictor, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
-    """Log-probabilities of the next token, in a fresh tensor."""
+    """Return the log-probabilities of the next token in a new tensor."""
     logits = model.output(hidden)
     # sums over many tokens in half precision would lose the order of close hypotheses
     wide = logits.to(score_type(logits))
-    # in place on a CPU, which writes a row when it has read it: a second matrix as large costs more
+    # in place on a CPU, which reads each row before it writes it: a second [R, V] matrix costs more time
     return torch.log_softmax(wide, -1, out=wide if wide.device.type == "cpu" else None)
 
 
 def score_type(like: Tensor) -> torch.dtype:
-    """The type of log-probabilities of a model whose states are `like`: float32 at least."""
+    """Return the dtype of log-probabilities for hidden states or logits `like`: float32 at least."""
     return torch.float32 if like.element_size() < 4 else like.dtype
 
 
 def top(
     scores: Float[Tensor, "R V"], k: int, exact: bool, before: Float[Tensor, "b W"] | None = None
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
-    """The k highest of each row in order, equal ones by lowest place: (scores, places, ties left).
+    """Return the k highest scores of each row in descending order, their indices, and whether ties remain.
 
-    With `before` the W rows of a sentence are one, each with its own addend; a place is then row x V + token. Without
-    `exact` the choice among equal scores is the device's. A caller that then learns of ties calls again with it, which
-    spares every other step a second wait for the device.
+    With `before` the W rows of a sentence are searched as one row, after `before` is added to each; an index is then
+    row * V + token. With `exact`, equal scores are in order of index. Otherwise their order depends on the device, and
+    the caller repeats the call with `exact` if ties remain: all other steps avoid a second wait for the device.
     """
     rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
     values, places = highest(rows, before, min(k + 1, rows[0].numel()))  # one more shows ties
@@ -119,7 +116,7 @@ def top(
 
 
 def best(scores: Float[Tensor, "R V"]) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
-    """The highest of each row and its place, the lowest of equal ones (unless all are -inf)."""
+    """Return the maximum of each row and its index, the lowest index of equal scores (unless all are -inf)."""
     if scores.device.type == "cpu" and len(scores) >= FEW:
         return top(scores, 1, exact=True)[:2]
     value, place = scores.max(1, keepdim=True)
@@ -133,11 +130,11 @@ def in_order(
     places: Int[Tensor, "b n"],
     k: int,
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """The k highest of the n that `highest` found, equal ones by lowest place."""
+    """Return the k highest of the n scores that `highest` found, equal scores in order of index."""
     places, order = places.sort(dim=1)
     values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
     places, last = places.gather(1, order), values[:, -1]
-    # where the k-th equals the last of the n, equal ones of lower place may have been left out
+    # if the k-th score equals the n-th, `highest` may have left out equal scores of lower index: sort the whole row
     cut = (values[:, min(k, values.shape[1]) - 1] == last) & (last > -math.inf)
     complete = values.shape[1] == scores[0].numel()  # nothing was left out
     if not complete and len(unsure := cut.nonzero().squeeze(1)):
@@ -148,16 +145,16 @@ def in_order(
 
 
 def plus(scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None) -> Tensor:
-    """The scores of all rows, each with its addend."""
+    """Return the scores plus the `before` of each row."""
     return scores if before is None else scores + before.unsqueeze(2)
 
 
 def highest(
     scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None, k: int
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """torch.topk of each sentence; on a CPU in two stages where rows are long.
+    """Return torch.topk of each sentence; on a CPU in two stages if rows are long.
 
-    The k highest lie in the k columns of highest maximum, once a row is folded into a matrix.
+    Once a row is folded into a matrix, its k highest scores lie in the k columns with the highest maxima.
     """
     length = scores.shape[2]  # V
     height = min(HIGHEST_FOLD, scores.shape[1] * length // (SHORT_LIST * k))
@@ -175,32 +172,32 @@ def highest(
         places = torch.cat((places, rest.expand(len(scores), -1)), 1)
     values = scores.flatten(1).gather(1, places)
     if before is not None:
-        values += before.gather(1, places // length)  # that of each place's row
+        values += before.gather(1, places // length)  # `before` of each index's row
     values, order = values.topk(k)
     return values, places.gather(1, order)
 
 
 @cache
 def fold_places(height: int, width: int, length: int, rows: int) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
-    """Where each line of a folded row begins, and the places of all rows that no line holds."""
+    """Return the offset of each line of a folded row, and the indices of all rows that are in no line."""
     starts = torch.arange(rows)[:, None] * length
-    rest = starts + torch.arange(height * width, length)  # fewer than the lines for each row
+    rest = starts + torch.arange(height * width, length)  # fewer than `height` per row
     return torch.arange(height)[:, None] * width, rest.flatten()
 
 
 def bucket_size(sentences: int) -> int:
-    """What batch sizes near this one are rounded to: a power of two, at most a quarter of them.
+    """Return the multiple to which batch sizes near this one are rounded: a power of two, at most a quarter of it.
 
-    oneDNN compiles a product for every number of rows, which can take longer than to compute it.
+    oneDNN compiles a matrix product for each number of rows, which can take longer than the product itself.
     """
     return max(1, 1 << sentences.bit_length() >> 3)
 
 
 def compact_batch(model: Predictor, done: Sequence[bool]) -> list[int] | None:
-    """The sentences that stay in the batch, by their new places; None: all stay where they are.
+    """Return the previous row of each row of the compacted batch, or None if the batch does not shrink.
 
-    On a CPU, whose products are compiled for each size, the batch shrinks to multiples of
-    `bucket_size` only: finished sentences fill it up, and what is decoded of them is ignored.
+    On a CPU, where matrix products are compiled for each size, the batch shrinks to multiples of `bucket_size` only:
+    finished sentences fill it up, and their further tokens are ignored.
     """
     going = [sentence for sentence, ended in enumerate(done) if not ended]
     compiled = isinstance(model, Model | FastDecoder) and model.output.weight.device.type == "cpu"
@@ -209,18 +206,18 @@ def compact_batch(model: Predictor, done: Sequence[bool]) -> list[int] | None:
         return None
     others = (sentence for sentence, ended in enumerate(done) if ended)
     kept = {*going, *islice(others, size - len(going))}
-    # sentences from the end take the places of those that leave, so that few states are copied
+    # sentences from the end move into the rows of sentences that leave, so that few states are copied
     late = iter(sorted(sentence for sentence in kept if sentence >= size))
     return [place if place in kept else next(late) for place in range(size)]
 
 
 def normalised(logprob: float, length: int, length_penalty: float) -> float:
-    """Score of a hypothesis of `length` tokens, EOS included."""
+    """Return the score of a hypothesis of `length` tokens, EOS included."""
     return logprob / float(max(length, 1) ** length_penalty)
 
 
 def refuse_nan(lines: Sequence[int]) -> None:
-    """Raise NotFiniteError: the model answered NaN in the batch of these lines (0-based)."""
+    """Raise NotFiniteError for a batch of lines (0-based) in which the model returned NaN."""
     raise NotFiniteError(
         f"the model answers NaN in the batch of lines {min(lines) + 1} to {max(lines) + 1}: "
         "its weights are damaged; train again or use another checkpoint"
@@ -230,19 +227,19 @@ def refuse_nan(lines: Sequence[int]) -> None:
 def constrain(
     scores: Float[Tensor, "R V"], spec: SearchConfig, produced: int, prefix: Int[Tensor, "R t"] | None
 ) -> None:
-    """Ban tokens in place, by setting them to -inf; scores stay the model's own log-probabilities.
+    """Ban tokens by setting them to -inf in place; the other scores remain the model's log-probabilities.
 
-    PAD, BOS and UNK are never produced: they stand for no text. Where no_repeat_ngram is n > 0, neither is a token
-    that would complete an n-gram that the `prefix` already has (nothing else needs the prefix). EOS is banned before
-    min_length tokens are `produced`, unless nothing else is left.
+    PAD, BOS and UNK are always banned: they represent no text. With no_repeat_ngram = n > 0, so is each token that
+    would complete an n-gram of the `prefix` (only this constraint reads the prefix). EOS is banned before min_length
+    tokens are `produced`, unless no other token is left.
     """
-    scores[:, PAD:EOS] = -math.inf  # with UNK and BOS between them
+    scores[:, PAD:EOS] = -math.inf  # UNK and BOS are between them
     if spec.no_repeat_ngram and prefix is not None and prefix.shape[1] >= spec.no_repeat_ngram:
         ban_repeats(scores, prefix, spec.no_repeat_ngram)
     if produced < spec.min_length:
         end = scores[:, EOS].clone()
         scores[:, EOS] = -math.inf
-        scores[:, EOS] = end.masked_fill(scores.amax(1) > -math.inf, -math.inf)  # kept if alone
+        scores[:, EOS] = end.masked_fill(scores.amax(1) > -math.inf, -math.inf)  # kept if no other token is left
 
 
 def next_scores(
@@ -253,9 +250,9 @@ def next_scores(
     prefix: Int[Tensor, "R t"] | None,
     group: int = 1,
 ) -> Iterator[tuple[slice, Float[Tensor, "r V"]]]:
-    """Log-probabilities of the next token, as `constrain` leaves them, for some rows at a time.
+    """Yield slices of rows with their log-probabilities of the next token, constrained by `constrain`.
 
-    All parts but the last have a power of two of groups of so many rows, so that few sizes occur.
+    Each slice but the last has `group` times a power of two rows, so that matrix products have few sizes.
     """
     size = len(hidden)
     if most := LOGITS_AT_ONCE.get(hidden.device.type):
@@ -269,7 +266,7 @@ def next_scores(
 
 
 def ban_repeats(scores: Float[Tensor, "R V"], prefix: Int[Tensor, "R t"], order: int) -> None:
-    """Ban, in place, each token that followed an earlier copy of the last order - 1 tokens."""
+    """Ban in place each token that followed an earlier occurrence of the last order - 1 tokens."""
     length = prefix.shape[1]
     following = prefix[:, order - 1 :]  # the token after each window of order - 1 tokens
     windows = following.shape[1]
@@ -277,5 +274,5 @@ def ban_repeats(scores: Float[Tensor, "R V"], prefix: Int[Tensor, "R t"], order:
     for offset in range(order - 1):
         last = prefix[:, length - order + 1 + offset, None]
         repeated = repeated & (prefix[:, offset : offset + windows] == last)
-    # where the window differs, PAD is banned once more instead
+    # windows that differ ban PAD instead, which is banned anyway
     scores.scatter_(1, following.where(repeated, PAD), -math.inf)

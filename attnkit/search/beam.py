@@ -1,15 +1,15 @@
-"""Beam search over a model's start and step.
+"""Beam search.
 
-At each step every sentence has up to 2K candidates (K beams). The K best that do not end live on; those that end among
-the first K are finished. 2K, because at most K candidates can end, so finished ones never starve the beam.
+At each step each sentence has up to 2K candidates (K beams). The K best candidates without EOS stay live; candidates
+with EOS among the first K are finished. 2K, because at most K candidates have EOS, so K others always remain.
 
-A sentence stops when K of its hypotheses have finished, or when no live one can still enter its n-best list. The
-latter is exact: a log-probability L only falls, so a hypothesis that ends with n tokens scores at most L / n **
-length_penalty, which is largest at the longest n for a positive penalty and at the shortest for a negative one.
-Hypotheses that reach the last step without EOS fill the places that finished ones leave empty.
+A sentence stops when K of its hypotheses have finished, or when no live hypothesis can still enter its n-best list.
+The latter is exact: a log-probability L only falls, so a hypothesis that ends with n tokens scores at most
+L / n ** length_penalty, whose maximum is at the maximum n for a positive penalty and at the minimum n for a negative
+penalty. Hypotheses that reach the last step without EOS fill the rest of the n-best list.
 
-The chosen tokens form a trellis of (token, parent beam): nothing is copied when beams
-swap, and sentences that leave keep their column.
+The selected tokens form a trellis of (token, parent beam): nothing is copied when beams are reordered, and sentences
+that leave the batch keep their column.
 """
 
 import math
@@ -29,20 +29,20 @@ from attnkit.search.base import Hypothesis
 
 
 class FinishedHypotheses(NamedTuple):
-    """The n best finished hypotheses of each sentence, best first; -inf where there is none."""
+    """N best finished hypotheses of each sentence, best first; score -inf: empty place."""
 
     score: Float[Tensor, "b N"]
     logprob: Float[Tensor, "b N"]
     length: Int[Tensor, "b N"]
     """Tokens, EOS included."""
     beam: Int[Tensor, "b N"]
-    """The beam, one step before the end, that it continues."""
+    """Parent beam of EOS."""
     ended: Int[Tensor, " b"]
-    """How many have finished, also those that are not among the n best."""
+    """Number of finished hypotheses, including those outside the n best."""
 
     @classmethod
     def none(cls, sentences: int, places: int, like: Tensor) -> Self:
-        """No sentence has finished anything."""
+        """Return empty n-best lists."""
         score, logprob = like.new_full((2, sentences, places), -math.inf)
         length, beam = torch.zeros((2, sentences, places), dtype=torch.long, device=like.device)
         return cls(score, logprob, length, beam, length.new_zeros(sentences))
@@ -55,7 +55,7 @@ class FinishedHypotheses(NamedTuple):
         length: int,
         length_penalty: float,
     ) -> Self:
-        """With the candidates that end now; earlier ones go first among equal scores."""
+        """Return the n best including the candidates selected by `ends`; of equal scores the earlier comes first."""
         fresh = (logprob / length**length_penalty).masked_fill(~ends, -math.inf)
         places = self.score.shape[1]
         score, order = torch.cat((self.score, fresh), 1).sort(dim=1, descending=True, stable=True)
@@ -70,35 +70,32 @@ class FinishedHypotheses(NamedTuple):
         )
 
     def take(self, stay: Int[Tensor, " n"]) -> Self:
-        """The sentences that stay."""
+        """Return the rows of the sentences that stay."""
         return type(self)(*(field.index_select(0, stay) for field in self))
 
 
 class Trellis:
-    """Live hypotheses of a batch as a trellis of tokens and parents, and the finished ones."""
+    """Live hypotheses of a batch as a trellis of tokens and parent beams, and the finished hypotheses."""
 
     def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
         self.spec, self.longest = spec, longest
         self.steps: list[tuple[Int[Tensor, " b"], Int[Tensor, "b K"]]] = []
-        """Sentences of the batch, and the places of their hypotheses (see `candidates`)."""
+        """For each step the sentences in the batch, and the indices (see `candidates`) of their hypotheses."""
         self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
     def close(self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]) -> None:
-        """Keep what these sentences have found so far."""
+        """Store the finished and the live hypotheses of the sentences `active`."""
         for whole, part in zip((*self.finished, self.live), (*finished, live), strict=True):
             whole[active] = part
 
     def hypotheses(self, size: int) -> list[list[Hypothesis]]:
-        """Each sentence's n best: the finished ones, then those still live, both best first.
-
-        `size` is that of the vocabulary.
-        """
+        """Return the n best of each sentence: finished, then live hypotheses, both best first; `size` is V."""
         done, places = self.finished, self.spec.n_best
         beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
-        cut = self.longest * (self.live > -math.inf).long()  # lengths of those without EOS
+        cut = self.longest * (self.live > -math.inf).long()  # lengths of live hypotheses, which have no EOS
         length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()  # without EOS
-        # tokens from the beam of the last one back to the first
+        # backtrack from the beam of the last token to the first token
         shape = (len(self.steps), *self.live.shape)
         places_of = torch.zeros(shape, dtype=torch.long, device=self.live.device)
         for step, (active, place) in enumerate(self.steps):
@@ -131,11 +128,10 @@ def candidates(
     prefix: Int[Tensor, "R t"] | None,
     exact: bool,
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
-    """The best continuations of b sentences, each with W hypotheses: twice as many as beams.
+    """Return the 2 * beam best continuations of each sentence's W hypotheses.
 
-    Their log-probabilities; their places (the beam that each continues, times the size of the
-    vocabulary, plus its token); whether some are equal and their choice is not exact.  On a CPU,
-    which costs no wait, the choice among equal scores is always exact.
+    Returns log-probabilities, indices (parent beam * V + token), and whether ties remain, as `base.top`. On a CPU,
+    where `exact` needs no wait for the device, equal scores are always in order of index.
     """
     exact = exact or hidden.device.type == "cpu"
     width, beams, parts = 2 * spec.beam, live.shape[1], []
@@ -145,7 +141,7 @@ def candidates(
     (logprob, place), tied = parts[0][:2], ties[0]
     if len(parts) > 1:
         logprob, place, tied = torch.cat(logprobs), torch.cat(places), torch.stack(ties).any()
-    if logprob.shape[1] < width:  # a vocabulary smaller than the candidate list
+    if logprob.shape[1] < width:  # the vocabulary is smaller than the candidate list
         spare = (0, width - logprob.shape[1])
         logprob, place = F.pad(logprob, spare, value=-math.inf), F.pad(place, spare, value=EOS)
     return logprob, place, tied
@@ -159,11 +155,11 @@ def decide(
     longest: int,
     spec: SearchConfig,
 ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"], FinishedHypotheses, Bool[Tensor, " n"]]:
-    """Sort the best `candidates` of token `length` (of at most `longest`) into live and finished.
+    """Split the best `candidates` of token number `length` (maximum `longest`) into live and finished hypotheses.
 
-    Returns the live hypotheses, their places, the finished ones, and a status for the host:
-    whether there were ties, whether there is a NaN, and which sentences are done (left out where
-    none is).  `size` is V.  The arguments stay unchanged.
+    Returns the log-probabilities and indices of live hypotheses, the finished hypotheses, and a status for the host:
+    whether ties remain, whether there is a NaN, and which sentences are done (omitted if no hypothesis has ended).
+    `size` is V. The arguments are not modified.
     """
     beams, (logprob, place, tied) = spec.beam, best
     stops = place % size == EOS
@@ -175,7 +171,7 @@ def decide(
     # a stable sort of the flags brings the unfinished candidates to the front, in order
     going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
-    # no live hypothesis can score more, since log-probabilities only fall
+    # upper bound on the score of live hypotheses: log-probabilities only fall
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
     status = torch.cat((torch.stack((tied, live.isnan().any())), done))
@@ -184,39 +180,35 @@ def decide(
 
 
 def nothing_ends(stops: Bool[Tensor, "b k"], logprob: Float[Tensor, "b k"], finished: FinishedHypotheses) -> bool:
-    """Whether nothing ends or has ended, all sentences have candidates, and none is NaN.
-
-    False where the answer would mean waiting for a device.
-    """
+    """Return whether no hypothesis ends or has ended, and none is NaN; False if the check would wait for a device."""
     if logprob.device.type != "cpu" or stops.any() or finished.ended.any():
         return False
-    return bool(logprob[:, 0].min() > -math.inf)  # NaN would stand first
+    return bool(logprob[:, 0].min() > -math.inf)  # topk puts NaN first, and NaN > -inf is False
 
 
 def beam_search(
     model: base.Predictor, state: Any, ids: Int[Tensor, "B 1"], spec: SearchConfig, longest: int, lines: Sequence[int]
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each sentence, best first.
+    """Return the n best hypotheses of each sentence, best first.
 
     Args:
-        model: read through `advance` and `output` only.
-        state: what `model.start` answered for B sentences.
-        ids: the token that each output follows.
-        spec: beam, n_best <= beam, length_penalty and the constraints.
-        longest: the most tokens, EOS included.
+        state: state that `model.start` returned for B sentences.
+        ids: the token before each output.
+        spec: `beam`, `n_best` (at most `beam`), `length_penalty` and the constraints.
+        longest: maximum number of tokens, EOS included.
         lines: number of each sentence, for messages.
 
-    Raises DataError: the model answers NaN.
+    Raises DataError if the model returns NaN.
     """
     active = torch.arange(len(ids), device=ids.device)
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
     hidden, state = base.advance(model, ids, state)
-    live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))  # one beam each at first
+    live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))  # one hypothesis each at first
     trellis = Trellis(len(ids), spec, longest, live)
     finished = trellis.finished.take(active)
-    first, size = active[:, None], model.output.out_features  # row of each sentence; V
+    first, size = active[:, None], model.output.out_features  # first row of each sentence; V
     for step in range(longest):
-        for exact in (False, True):  # again where there were ties
+        for exact in (False, True):  # repeated if ties remain
             best = candidates(model, hidden, live, spec, step, prefix, exact)
             decided = decide(best, size, finished, step + 1, longest, spec)
             tied, nan, *done = decided[3].tolist()  # waits for the device
@@ -226,7 +218,7 @@ def beam_search(
                 break
         live, place, finished, _ = decided
         trellis.steps.append((active, place))
-        rows, stay = first + place // size, None  # the row that each hypothesis continues
+        rows, stay = first + place // size, None  # parent row of each hypothesis
         if step + 1 == longest or (done and all(done)):
             trellis.close(active, finished, live)
             break

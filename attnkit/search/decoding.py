@@ -1,7 +1,4 @@
-"""From encoded sentences to hypotheses, and from lines of text to lines of text.
-
-`search` takes one padded batch, `search_all` any number of sentences, `translate` lines of text.
-"""
+"""Decoding of one padded batch (`search`), any number of sentences (`search_all`) and lines of text (`translate`)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,33 +23,32 @@ from attnkit.search.beam import beam_search
 from attnkit.search.sample import step_by_step
 
 SHORTEST = 8
-"""Shorter sources count as this long: scores over the vocabulary take memory for each row."""
+"""Minimum source length in the cost of a batch: scores over the vocabulary take memory for each row."""
 EMPTY_LINE = ("", 0.0)
-"""The answer to a line without text."""
+"""Output for a line without text."""
 NO_HYPOTHESIS = ("", float("-inf"))
-"""Stands where a search found fewer hypotheses than were requested."""
+"""Filler if a search finds fewer hypotheses than requested."""
 
 
 @dataclass
 class LineCounts:
-    """What happened to the lines of a translation."""
+    """Counts of lines that a model has read."""
 
     lines: int = 0
-    """Lines read."""
     empty: int = 0
-    """Lines without text, answered by an empty line."""
+    """Lines without text; their output is empty."""
     truncated: int = 0
-    """Lines of which only the first tokens (of a prompt: the last) were read."""
+    """Lines cut to their first tokens (prompts: to their last tokens)."""
     unfinished: int = 0
-    """Lines whose best output was closed without an end token, at the maximum length."""
+    """Lines whose best output ended without EOS."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """What of the lines has no piece, and how often; see `Vocabulary.unknown`."""
+    """Characters or words without a piece in the vocabulary; see `Vocabulary.unknown`."""
     rare: Counter[str] | None = None
-    """A word of each line that is unlike the training text (see `rare_words`); None: not wanted."""
+    """One word of each line that is unlike the training text (see `rare_words`); None: not counted."""
 
 
 class Engine(Protocol):
-    """A model in another library, which searches by itself."""
+    """Model in another library, with its own search."""
 
     shape: str
     limit: int | None
@@ -60,7 +56,7 @@ class Engine(Protocol):
     def search_all(
         self, sources: Sequence[Sequence[int]], spec: SearchConfig, *, lines: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        """The n best outputs of each source, in order; see the function of this name."""
+        """Return the n best outputs of each source, as the function `search_all`."""
 
 
 def translate(
@@ -74,23 +70,21 @@ def translate(
     prompts: bool = False,
     counts: LineCounts | None = None,
 ) -> Iterator[list[tuple[str, float]]]:
-    """For each text, in order, its spec.n_best outputs as (text, score), best first.
+    """Yield for each text, in order, its spec.n_best outputs as (text, score), best first.
 
-    Reads and answers `block` texts at a time; inside a block they are sorted by length.  A text
-    without tokens gets empty outputs (score 0) without running the model; where a search finds
-    fewer hypotheses than requested, empty ones with score -inf take their places.
+    A text without tokens gets empty outputs (score 0), and the model does not run. If a search finds fewer hypotheses
+    than requested, empty outputs of score -inf follow.
 
     Args:
-        model: an encoder-decoder or a decoder, ours or in another library.
-        tokenizer: the model's.
-        texts: one line each; of several ranks the main one reads them.
-        spec: how to search; batch_tokens bounds sentences x beams x the longest source.
-        max_source: longest source in tokens, EOS included; longer ones are cut and counted.
-        block: texts read before the first answer, and held in memory.
-        prompts: the model is a language model and continues each text.
-        counts: updated with every block.
+        model: an encoder-decoder or a decoder, of attnkit or of another library.
+        texts: one line each; of several ranks the main rank reads them.
+        spec: settings of the search; batch_tokens bounds sentences * beams * maximum source length.
+        max_source: maximum number of tokens in a source, EOS included; longer sources are cut and counted.
+        block: number of texts that are read, sorted by length and answered at a time.
+        prompts: whether the model is a language model that continues each text.
+        counts: updated after each block.
 
-    Raises RecipeError, UsageError, DataError: as `search`.
+    Raises RecipeError, UsageError or DataError as `search`.
     """
     check_n_best(spec)
     counts = LineCounts() if counts is None else counts
@@ -119,7 +113,7 @@ def translate(
 def encode_lines(
     tokenizer: Tokenizer, texts: Sequence[str], longest: int, counts: LineCounts, *, prompts: bool = False
 ) -> list[list[int]]:
-    """Source ids, with EOS (of prompts: with BOS before them); [] where there is no text."""
+    """Return the ids of each text followed by EOS (prompts: preceded by BOS); [] for a text without tokens."""
     vocabulary, sources = tokenizer.target if prompts else tokenizer.source, []
     encoded = vocabulary.encode(texts)
     counts.unknown += vocabulary.unknown(text for text, ids in zip(texts, encoded, strict=True) if UNK in ids)
@@ -134,10 +128,7 @@ def encode_lines(
 
 
 def clamp_max_length(model: Model | Engine, spec: SearchConfig, max_source: int) -> SearchConfig:
-    """The search with outputs short enough that a decoder has positions for the longest source.
-
-    The limit is the same for every line, whatever the longest one in its batch.
-    """
+    """Return the search with max_length limited by a decoder's positions after `max_source` tokens, for any batch."""
     if model.limit is None or model.shape != "decoder":
         return spec
     longest = max(1, min(spec.max_length, model.limit - max_source))
@@ -152,25 +143,23 @@ def search_all(
     lines: Sequence[int],
     prompts: bool = False,
 ) -> list[list[Hypothesis]]:
-    """The n best outputs of each source, in order; searched in batches of similar length.
+    """Return the n best outputs of each source, in order; batches have sources of similar length.
 
-    No source is empty; each ends with EOS or, where outputs continue them (`prompts`), starts with
-    BOS.  For `spec` see `translate`, for `lines` see `search`.
-
-    Raises RecipeError, UsageError, DataError: as `search`.
+    No source is empty. Each ends with EOS, but `prompts`, which outputs continue, begin with BOS instead.
+    For `spec` see `translate`, for `lines` see `search`. Raises RecipeError, UsageError or DataError as `search`.
     """
     if not isinstance(model, Model):
         return model.search_all(sources, spec, lines=lines)
     answers: dict[int, list[Hypothesis]] = {}
     beams = spec.beam if spec.method == "beam" else spec.n_best
     device = model.output.weight.device
-    # several ranks deal out the batches of one process alone
+    # the ranks share the batches that a single process would have
     every = batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens)
     for rows in islice(every, group.rank(), None, group.world_size()):
         batch, first = [sources[row] for row in rows], None
         if prompts:
             first = pad([ids[-1:] for ids in batch], device)
-            batch = [ids[:-1] for ids in batch]  # the last one is read by the first step
+            batch = [ids[:-1] for ids in batch]  # the first step reads the last token
         numbers = [lines[row] for row in rows]
         found = search(model, pad(batch, device), spec, lines=numbers, first=first)
         answers |= dict(zip(rows, found, strict=True))
@@ -180,23 +169,23 @@ def search_all(
 
 
 def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list[int]]:
-    """Indices of sentences of similar length, longest first, equal lengths in order.
+    """Yield batches as indices of sentences of similar length, longest first, equal lengths in order.
 
-    A batch holds at most `budget` tokens, counted as sentences x beams x its longest source, but
-    always one sentence.  Longest first, so that a lack of memory shows at once.
+    A batch has at most `budget` tokens (sentences * beams * maximum source length) but at least one sentence. Longest
+    first, so that a lack of memory shows at once.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     start = 0
     while start < len(order):
         cost = beams * max(lengths[order[start]], SHORTEST)
         size = max(1, budget // cost)
-        size -= size % base.bucket_size(size)  # few sizes occur, so few are compiled
+        size -= size % base.bucket_size(size)  # few sizes occur, so few matrix products are compiled
         yield order[start : start + size]
         start += size
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B S"]:
-    """Rows of ids as one tensor, padded on the right."""
+    """Return rows of ids as one tensor, padded on the right."""
     longest = max(len(row) for row in rows)
     return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], device=device)
 
@@ -210,22 +199,20 @@ def search(
     lines: Sequence[int],
     first: Int[Tensor, "B 1"] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n best outputs of each sentence, best first: spec.n_best, or fewer if there are no more.
+    """Return the n best outputs of each sentence, best first: spec.n_best, or fewer if there are no more.
 
-    A sentence's answer does not depend on the rest of the batch, up to the rounding of the model's
-    matrix products.  The model answers as in evaluation, whatever its mode.
+    The outputs of a sentence do not depend on the rest of the batch, up to rounding in matrix products. The model
+    runs in evaluation mode; its mode is restored.
 
     Args:
         model: an encoder-decoder or a decoder.
         source: rows that end with EOS, padded with PAD on the right.
-        spec: method and limits.
-        lines: 0-based number of each sentence in the input; seeds sampling and names it in errors.
-        first: the token that the output follows; BOS unless a language model continues a prompt,
-            whose last token it then is, the source being the tokens before it.
+        lines: 0-based number of each sentence in the input, which seeds sampling and appears in messages.
+        first: the token before each output; BOS by default. For a prompt: its last token, with the others as `source`.
 
     Raises:
-        RecipeError: more hypotheses are requested than the method gives.
-        DataError: the model answers NaN, or has no position left for an output.
+        RecipeError: the method cannot return so many hypotheses.
+        DataError: the model returns NaN, or has no position left for an output.
     """
     check_n_best(spec)
     if not len(source):
@@ -246,7 +233,7 @@ def search(
 
 
 def check_n_best(spec: SearchConfig) -> None:
-    """Raise RecipeError where the method cannot give so many hypotheses."""
+    """Raise RecipeError if the method cannot return spec.n_best hypotheses."""
     key, text = spec.misfit
     if key == "n_best":
         raise RecipeError(f"search.{key}: {text}")

@@ -1,4 +1,4 @@
-"""What a model answers to lines; in classification, which label it finds likeliest."""
+"""Answers of a model to lines of text: ranked labels in classification, otherwise decoded outputs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -27,7 +27,7 @@ def answer_lines(
     block: int = 2048,
     counts: LineCounts | None = None,
 ) -> Iterator[list[tuple[str, float]]]:
-    """For each text the labels of the model's recipe, by `classify`, or outputs by `translate`."""
+    """Yield for each text the ranked labels of the recipe (`classify`), or the outputs (`translate`)."""
     longest = recipe.data.max_length
     if recipe.task == "classification":
         return classify(
@@ -56,23 +56,22 @@ def classify(
     block: int = 2048,
     counts: LineCounts | None = None,
 ) -> Iterator[list[tuple[str, float]]]:
-    """For each text, in order, all labels with their log-probabilities (nats), likeliest first.
+    """Yield for each text, in order, all labels with their log-probabilities (nats), most probable first.
 
-    A model that writes text is asked for the probability of each label as its whole output, end token included ("rank
-    classification" of Sanh et al. 2021, "Multitask Prompted Training Enables Zero-Shot Task Generalization"): no
-    answer is outside the labels, whatever the model would write freely. These probabilities need not sum to 1.
+    A model that writes text scores each label as its whole output, EOS included ("rank classification" of Sanh et al.
+    2021, "Multitask Prompted Training Enables Zero-Shot Task Generalization"): no answer is outside the labels,
+    whatever the model would generate. These probabilities need not sum to 1.
 
     Args:
-        model: in any mode; answers as in evaluation.
-        tokenizer: the model's.
-        texts: one line each; one without text gets ("", 0) in the place of every label.
-        labels: in the order in which equally likely ones are ranked.
-        max_source: longest source in tokens, EOS included; longer ones are cut and counted.
-        batch_tokens: bounds texts x labels x the longest source.
-        block: texts read before the first answer.
-        counts: updated with every block.
+        model: runs in evaluation mode; its mode is restored.
+        texts: one line each; a line without text gets ("", 0) in place of every label.
+        labels: in the order in which labels of equal probability are ranked.
+        max_source: maximum number of tokens in a source, EOS included; longer sources are cut and counted.
+        batch_tokens: maximum of texts * labels * maximum source length in a batch.
+        block: number of texts that are read and answered at a time.
+        counts: updated after each block.
 
-    Raises NotFiniteError: the model answers NaN.
+    Raises NotFiniteError if the model returns NaN or infinity.
     """
     counts = LineCounts() if counts is None else counts
     remaining = iter(texts)
@@ -99,10 +98,10 @@ def classify(
 
 @torch.inference_mode()
 def label_log_probs(model: Model, source: Int[Tensor, "B S"], labels: Sequence[Sequence[int]]) -> Float[Tensor, "B L"]:
-    """Log-probabilities of labels, as ids without EOS, for each source.
+    """Return the log-probabilities of labels (ids without EOS) for each source.
 
-    Sources are read once; each label is then an output of its own, padded behind its end.  An
-    encoder with a head has one logit a label, and its probabilities sum to 1.
+    Each source is encoded once; each label is then a separate output, padded on the right. An encoder with a
+    classification head has one logit per label, and its probabilities sum to 1.
     """
     training = model.training
     model.eval()

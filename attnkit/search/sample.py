@@ -1,8 +1,8 @@
-"""One token at a time: greedy search and sampling.
+"""Greedy search and sampling.
 
-Sampling is an exponential race (the Gumbel-max trick without its logarithms): each token of the vocabulary gets a
-waiting time, and the first to arrive wins. The times of a draw come from PCG64 seeded by (seed, line, draw), so they
-depend on nothing else: not on the device, the batch, or the other lines.
+Sampling is an exponential race (the Gumbel-max trick without its logarithms): each token of the vocabulary gets an
+exponential waiting time divided by its probability, and the first to arrive is selected. The times of a draw come from
+PCG64 seeded by (seed, line, draw), so they do not depend on the device, the batch or the other lines.
 """
 
 import math
@@ -20,14 +20,11 @@ from attnkit.search import base
 from attnkit.search.base import Hypothesis
 
 NUCLEUS = 64
-"""Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
+"""Number of tokens that top-p sorts first; a row that needs more is sorted completely."""
 
 
 class WaitingTimes:
-    """Exponential waiting times, one a token of the vocabulary, for every step of every draw.
-
-    They depend on (seed, line, draw, step) alone.
-    """
+    """Exponential waiting times of all tokens of the vocabulary; they depend on (seed, line, draw, step) alone."""
 
     def __init__(self, seed: int, lines: Sequence[int], draws: int, device: torch.device | str = "cpu") -> None:
         self.device = device
@@ -36,7 +33,7 @@ class WaitingTimes:
         ]
 
     def next(self, active: Sequence[int], size: int) -> Float[Tensor, "R V"]:
-        """The times of the next step, for all draws of some lines; V is `size`."""
+        """Return the times of the next step for all draws of the lines `active`; `size` is V."""
         drawn = [one for line in active for one in self.generators[line]]
         times = np.empty((len(drawn), size), np.float32)  # drawn on the CPU, whatever the device
         for row, generator in zip(times, drawn, strict=True):
@@ -45,24 +42,24 @@ class WaitingTimes:
 
 
 def sample_tokens(scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig) -> Int[Tensor, " R"]:
-    """A token for each row: temperature, then top-k, then top-p, then the exponential race.
+    """Sample a token for each row: temperature, then top-k, then top-p, then the exponential race.
 
-    Top-p keeps the smallest set of likeliest tokens whose share of what top-k left reaches p.
+    Top-p keeps the smallest set of most probable tokens whose share of the mass after top-k reaches p.
     """
     best, place = scores.max(1, keepdim=True)
-    # the maximum goes first: a tiny temperature would make every quotient infinite
+    # subtract the maximum first: otherwise a tiny temperature makes every quotient infinite
     scaled = (scores - best) / spec.temperature
     if spec.top_k == 0 and spec.top_p == 1:
         token = exponential_race(scaled.exp(), times)
     else:
         values, ids, _ = base.top(scaled, spec.top_k or NUCLEUS, exact=True)
-        total = (values if spec.top_k else scaled).exp().sum(1)  # [R], what top-p takes a share of
-        token, short = sample_nucleus(values, ids, total, times, spec.top_p)  # short of mass
+        total = (values if spec.top_k else scaled).exp().sum(1)  # [R], the mass after top-k
+        token, short = sample_nucleus(values, ids, total, times, spec.top_p)
         rows = short.nonzero().squeeze(1)
         if not spec.top_k and len(rows) and scaled.shape[1] > NUCLEUS:
             ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
             token[rows] = sample_nucleus(ordered, ids, total[rows], times[rows], spec.top_p)[0]
-    # the caller finds NaN in the score of the token
+    # a row with NaN selects the NaN, so that the caller finds it in the score of the token
     return torch.where(best.isnan(), place, token[:, None]).squeeze(1)
 
 
@@ -73,12 +70,9 @@ def sample_nucleus(
     times: Float[Tensor, "R V"],
     share: float,
 ) -> tuple[Int[Tensor, " R"], Bool[Tensor, " R"]]:
-    """Draw from ranked tokens cut where their mass reaches `share` of the total.
-
-    Also returns which rows do not reach it with their k tokens.
-    """
+    """Sample from sorted tokens up to a mass of `share` of the total; also return which rows do not reach it."""
     weights = values.exp()
-    reached = weights.cumsum(1)  # a token stays while those before it have less than `needed`
+    reached = weights.cumsum(1)  # a token stays if the mass before it is less than `needed`
     needed = share * total[:, None]
     inside = reached - weights < needed
     place = exponential_race(weights * inside, times.gather(1, ids))
@@ -86,23 +80,23 @@ def sample_nucleus(
 
 
 def exponential_race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tensor, " R"]:
-    """The first to arrive when each waits its time divided by its weight.
+    """Return the index of the minimum of time / weight in each row.
 
-    Each one wins with a probability proportional to its weight.  Unlike the inverse of a
-    cumulative sum, a rounding error in thousands of weights changes the winner only where two
-    arrive together, so a batch of another size draws the same tokens.
+    Each index is drawn with a probability proportional to its weight. Unlike in the inverse of a cumulative sum, a
+    rounding error in thousands of weights changes the result only if two quotients are almost equal, so a batch of
+    another size draws the same tokens.
     """
     # a time of zero would win whatever its weight
     return (weights / times.clamp_min(1e-30).to(weights.dtype)).argmax(1)
 
 
 class BatchOutputs:
-    """The tokens that a batch of sentences has so far, D outputs each."""
+    """Outputs of a batch of sentences so far, D per sentence."""
 
     def __init__(self, sentences: int, draws: int, like: Tensor) -> None:
         shape, device = (sentences, draws), like.device
         self.steps: list[tuple[Int[Tensor, " b"], Int[Tensor, "b D"]]] = []
-        """Sentences of the batch, and the tokens of their outputs; PAD of those that ended."""
+        """For each step the sentences in the batch, and the tokens of their outputs; PAD after the end."""
         self.logprob = like.new_zeros(shape)
         self.length = torch.zeros(shape, dtype=torch.long, device=device)
         self.complete = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -114,14 +108,14 @@ class BatchOutputs:
         value: Float[Tensor, "b D"],
         alive: Bool[Tensor, "b D"],
     ) -> Bool[Tensor, "b D"]:
-        """Add the tokens of one step to the outputs still `alive`; which still are.
+        """Append the tokens of one step to the outputs `alive`, and return which outputs continue.
 
-        A token whose log-probability is -inf is none: nothing was left to choose.
+        A log-probability of -inf ends the output without a token: the constraints left none.
         """
         chosen = alive & (value > -math.inf)
         ends = chosen & (token == EOS)
         going = chosen & ~ends
-        # without an index where all are there, in order
+        # no index is needed if all sentences are active, in order
         rows = slice(None) if len(active) == len(self.length) else active
         self.steps.append((active, token.where(going, PAD)))
         self.logprob[rows] += value.where(chosen, 0)
@@ -130,7 +124,7 @@ class BatchOutputs:
         return going
 
     def hypotheses(self, length_penalty: float) -> list[list[Hypothesis]]:
-        """Each sentence's outputs, best first; equal ones in the order of the draws."""
+        """Return the outputs of each sentence, best first; equal scores in the order of the draws."""
         table = torch.full((len(self.steps), *self.length.shape), PAD, device=self.length.device)
         for step, (active, token) in enumerate(self.steps):
             table[step, active] = token
@@ -159,7 +153,7 @@ def next_tokens(
     prefix: Int[Tensor, "R t"] | None,
     times: Float[Tensor, "R V"] | None,
 ) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
-    """The next token of each row with its log-probability: the likeliest one, or one drawn."""
+    """Return the log-probability and the id of each row's next token: sampled with `times`, otherwise the best."""
     parts = []
     for rows, scores in base.next_scores(model, hidden, spec, produced, prefix):
         if times is None:
@@ -175,9 +169,9 @@ def next_tokens(
 def step_by_step(
     model: base.Predictor, state: Any, ids: Int[Tensor, "B 1"], spec: SearchConfig, longest: int, lines: Sequence[int]
 ) -> list[list[Hypothesis]]:
-    """Greedy search (one output a sentence), or n_best independent draws, best first.
+    """Return one greedy output per sentence, or n_best independent samples, best first.
 
-    Arguments and errors as `beam_search`; `lines` also seed the draws.
+    Arguments and errors as `beam_search`; `lines` also seed the samples.
     """
     draws, device = spec.n_best, ids.device
     hidden, state = base.advance(model, ids, state)

@@ -1,11 +1,11 @@
-"""Metrics of text, one family a module; `attnkit.recipe.metrics` declares each of them.
+"""Metrics of text, one module per family; `attnkit.recipe.metrics` declares each metric.
 
-A score is a function of summed per-sentence statistics (n-gram counts, edits, F values), so one
-table of statistics gives the corpus score and every bootstrap resample of it.  All scores are on
-the 0-100 scale but perplexity (CIDEr-D, 100 times the number of its paper, reaches 1000), and each
-carries a signature that says how it was computed.  Nothing is ever downloaded.
+A score is a function of summed per-sentence statistics (n-gram counts, edits, F values), so one table of statistics
+gives the corpus score and the score of each bootstrap resample. All scores except perplexity are on a 0-100 scale
+(CIDEr-D, 100 times the value of its paper, reaches 1000). Each has a signature that describes its computation. Nothing
+is ever downloaded.
 
-A family has `scores`, and `check` where a metric needs what may not be there.
+A family has a function `scores`, and `check` if a dependency of a metric may be missing.
 """
 
 from collections.abc import Sequence
@@ -43,23 +43,20 @@ __all__ = [
 TEXT = metrics_that_read("outputs")
 """Metrics of output text."""
 CONTEXT = metrics_that_read("contexts")
-"""Metrics of the context that was chosen, in question answering."""
+"""Metrics of the selected context in question answering."""
 LABELS = metrics_that_read("labels")
-"""Metrics of the label that was chosen, in classification."""
+"""Metrics of the selected label in classification."""
 TEACHER_FORCED = metrics_that_read("probabilities")
-"""Metrics of the model's probabilities while it reads the reference."""
+"""Metrics of the model's probabilities given the reference."""
 
 
 def is_text(name: str) -> bool:
-    """Whether a metric judges output text; those of plug-ins do."""
+    """Return whether a metric reads output text, as metrics of plug-ins do."""
     return METRICS[name].reads == "outputs"
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """Metric names in order, without repeats; `rouge` stands for the four ROUGE metrics.
-
-    Raises UsageError: a name is unknown.
-    """
+    """Return names without duplicates, `rouge` as the four ROUGE metrics. Raises UsageError for an unknown name."""
     out: list[str] = []
     for name in names:
         if name != "rouge" and not is_known(name):
@@ -70,19 +67,19 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_known(names: Sequence[str], task: str, known: Sequence[str]) -> None:
-    """Refuse metrics that are not among the known ones of a task.  Raises UsageError."""
+    """Raise UsageError unless all metrics are among the `known` metrics of a task."""
     if strange := [name for name in names if name not in known]:
         raise UsageError(f"metrics: {not_of(strange[0], task, known)}")
 
 
 def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
-    """Refuse what cannot be scored later, before the work whose results would be scored.
+    """Raise an error if a metric cannot be computed, before the work whose results it scores.
 
     Raises:
-        UnavailableError: a metric or tokenizer needs a package or a file that is not there.
+        UnavailableError: a metric or tokenizer needs a package or a file that is missing.
         MissingInputError: there is no file `eval.vectors`.
-        DataError: it is malformed.
-        UsageError: unknown metric or tokenizer; a metric that needs word vectors has none.
+        DataError: the file `eval.vectors` is malformed.
+        UsageError: unknown metric or tokenizer, or no word vectors for a metric that needs them.
     """
     for family, names in _by_family(metrics).items():
         if any(METRICS[name].cut_by == "tokenize" for name in names):
@@ -92,7 +89,7 @@ def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
 
 
 def check_scorable(recipe: Recipe) -> None:
-    """Refuse a recipe whose outputs could not be scored.  Raises as `check_available`."""
+    """Raise an error, as `check_available`, unless the outputs of a recipe can be scored."""
     monitor = {recipe.train.monitor} - {"loss"}
     check_available((*recipe.eval.metrics, *monitor), recipe.eval)
 
@@ -106,8 +103,8 @@ def score(
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
-    Metrics that need the model (`TEACHER_FORCED`) are left out. BLEU by further tokenizers stands behind it, as
-    bleu-intl. Only plug-ins read `sources`. Cost: about 0.3 s for 1,000 sentences, TER several times that.
+    Only metrics of output text are computed. BLEU by further tokenizers follows BLEU, as bleu-intl. Only plug-ins read
+    `sources`. Time: about 0.3 s for 1,000 sentences, TER several times that.
 
     Raises:
         DataError: the numbers of lines differ, or a line has no reference.
@@ -132,7 +129,7 @@ def score(
 
 
 def _by_family(metrics: Sequence[str]) -> dict[ModuleType, list[str]]:
-    """The metrics of output text by the module that computes them."""
+    """Return the metrics of output text by the module that computes them."""
     out: dict[ModuleType, list[str]] = {}
     for name in expand(metrics):
         if is_text(name):

@@ -1,12 +1,12 @@
-"""Metrics of short answers and of whole lines that must be right.
+"""Metrics of short answers, and exact match of whole lines.
 
 Source of answer-match and answer-f1: the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016, "SQuAD: 100,000+
-Questions for Machine Comprehension of Text"), whose numbers these equal: case, punctuation and articles do not count,
-and of several references the best one does. By `words` of unicode, punctuation is that of all scripts and characters
-of unspaced scripts are words, as in the evaluation script of MLQA (Lewis et al. 2020, "MLQA: Evaluating Cross-lingual
-Extractive Question Answering"), which does so for Chinese.
+Questions for Machine Comprehension of Text"), with the same results: case, punctuation and articles are ignored, and
+the best of several references counts. With `eval.words` "unicode", punctuation of all scripts is ignored and
+characters of unspaced scripts are words, as in the evaluation script of MLQA (Lewis et al. 2020, "MLQA: Evaluating
+Cross-lingual Extractive Question Answering") for Chinese.
 
-White space is that of `data.tokenizer.clean` on both sides.
+`data.text_form.clean` normalizes white space of outputs and references.
 """
 
 from collections import Counter
@@ -24,28 +24,28 @@ from attnkit.text import answer_words, contains_answer
 Cut = Callable[[str], list[str]]
 _PUNCTUATION = regex.compile(r"\p{P}+")
 _BETWEEN = regex.compile("[\u0f0b-\u0f14\u200b]+")
-"""Marks between Tibetan syllables, and the invisible space between words of other scripts."""
+"""Marks between Tibetan syllables, and the zero-width space between words of other scripts."""
 
 
 def unicode_answer_words(text: str) -> list[str]:
-    """The words of an answer in any script; characters where there are no spaces between words."""
+    """Return the words of an answer in any script; characters are words in unspaced scripts."""
     spaced = _PUNCTUATION.sub("", _BETWEEN.sub(" ", text))
     return split_unspaced(" ".join(answer_words(spaced)))
 
 
 CUTS: dict[TextWords, Cut] = {"classic": answer_words, "unicode": unicode_answer_words}
-"""How answers become words, by `eval.words`."""
+"""Functions that split answers into words, by `eval.words`."""
 
 
 def answer_f1(answer: str, reference: str, cut: Cut = answer_words) -> float:
-    """Harmonic mean of precision and recall of words, 0 to 1."""
+    """Return the harmonic mean of precision and recall of words, 0 to 1."""
     words, expected = cut(answer), cut(reference)
     common = (Counter(words) & Counter(expected)).total()
     return 2 * common / (len(words) + len(expected)) if common else 0.0
 
 
 def answer_match(answer: str, reference: str, cut: Cut = answer_words) -> float:
-    """1 where both are the same answer."""
+    """Return 1 if both are the same answer, otherwise 0."""
     return float(cut(answer) == cut(reference))
 
 
@@ -60,7 +60,7 @@ MEASURES: dict[str, Callable[[str, str, Cut], float]] = {
 def scores(
     names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
 ) -> dict[str, Score]:
-    """Each line by the best of its references."""
+    """Score each line by its best reference."""
     pairs = [
         (clean(text), [clean(reference) for reference in line])
         for text, line in zip(hypotheses, references, strict=True)
@@ -77,11 +77,11 @@ def scores(
 
 
 def context_found(contexts: Sequence[str], references: References, words: TextWords = "classic") -> Score:
-    """How many of the contexts that were chosen contain an answer, word by word."""
+    """Return the percentage of selected contexts that contain the words of an answer."""
     found = [float(contains_answer(text, line, CUTS[words])) for text, line in zip(contexts, references, strict=True)]
     return Score.mean("context-found", found, f"context:decisive|refs:any|{_normalised(words)}")
 
 
 def _normalised(words: TextWords) -> str:
-    """End of the signatures of normalised answers."""
+    """Return the end of the signatures of metrics that normalize answers."""
     return f"norm:squad-1.1|{'' if words == 'classic' else f'words:{words}|'}{VERSION}"

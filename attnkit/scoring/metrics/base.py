@@ -1,4 +1,4 @@
-"""What a score is: a function of per-sentence statistics, with the signature that explains it."""
+"""Scores: functions of summed per-sentence statistics, with signatures that describe the computation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
 
 Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 References = Sequence[Sequence[str]]
-"""One or more references of each line."""
+"""References of each line, one or more."""
 VERSION = f"version:attnkit-{__version__}"
-"""End of the signatures of metrics that are computed here."""
+"""End of the signatures of attnkit's own metrics."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,19 @@ class Score:
     value: float
     """0-100, or the perplexity; Matthews correlation from -100."""
     signature: str
-    """How it was computed."""
+    """Description of the computation."""
     metric: str = field(repr=False)
-    """Name of the metric: which function of the summed statistics is the score."""
     statistics: Statistics = field(repr=False, compare=False)
-    """[sentences, k]: what the score is computed from, for the paired bootstrap."""
+    """[sentences, k], for the paired bootstrap; the score is a function of their sum."""
 
     @classmethod
     def of(cls, metric: str, statistics: Statistics, signature: str) -> "Score":
-        """The score that statistics [sentences, k] give."""
+        """Return the score of statistics [sentences, k]."""
         return cls(reducer(metric)(statistics.sum(0).tolist()), signature, metric, statistics)
 
     @classmethod
     def mean(cls, metric: str, values: Sequence[float], signature: str) -> "Score":
-        """The mean of one value a line, of which 1 becomes 100."""
+        """Return 100 times the mean of one value per line."""
         return cls.of(metric, np.array([[value, 1.0] for value in values]), signature)
 
     @property
@@ -49,18 +48,18 @@ class Score:
 
     @property
     def finite(self) -> bool:
-        """Whether the value is a number that can be shown."""
+        """Whether the value is finite."""
         return math.isfinite(self.value)
 
     @property
     def stored(self) -> StoredMetric:
-        """As scores.json has it: a value that is not finite becomes null."""
+        """Entry of scores.json; a value that is not finite becomes null."""
         return StoredMetric(score=self.value if self.finite else None, signature=self.signature)
 
 
 @cache
 def reducer(metric: str) -> Callable[[list[float]], float]:
-    """The function from summed statistics to the score of a metric."""
+    """Return the function that computes the score of a metric from summed statistics."""
     name = base_metric(metric)
     if METRICS[name].family == PLUGGED:
         return lambda sums: sums[0] / max(sums[1], 1)
@@ -68,7 +67,7 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
         compute = sacrebleu_metric(name)._compute_score_from_stats
         return lambda sums: float(compute(sums).score)
     if name in ("perplexity", "word-perplexity"):
-        return lambda sums: math.exp(min(sums[0] / max(sums[1], 1), 700))
+        return lambda sums: math.exp(min(sums[0] / max(sums[1], 1), 700))  # exp(710) overflows
     if name == "calibration-error":
         return lambda sums: 100 * sum(map(abs, sums[:-1])) / max(sums[-1], 1)
     if name in ("matthews", "f1"):
@@ -78,20 +77,21 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
 
 
 def reference_count(references: References) -> str:
-    """The nrefs of a signature: how many references each line has, or var."""
+    """Return the nrefs of a signature: the number of references per line, or var."""
     counts = {len(line) for line in references}
     return str(counts.pop()) if len(counts) == 1 else "var"
 
 
 def _matrix(sums: Sequence[float]) -> list[list[float]]:
-    """A confusion matrix.  Rows: the K right labels; columns: those given, and one for others."""
+    """Return the confusion matrix: K rows of true labels, K + 1 columns of answers, the last one for non-labels."""
     labels = math.isqrt(len(sums))
     return [list(sums[start : start + labels + 1]) for start in range(0, len(sums), labels + 1)]
 
 
 def matthews(sums: Sequence[float]) -> float:
-    """R_K of Gorodkin 2004 ("Comparing two K-category assignments by a K-category correlation
-    coefficient"), -1 to 1; of two labels the Matthews correlation.  0 where one side is constant.
+    """Return R_K, -1 to 1; for two labels the Matthews correlation. 0 if labels or answers are constant.
+
+    Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
     """
     counts = _matrix(sums)
     right = [sum(row) for row in counts] + [0.0]
@@ -103,7 +103,7 @@ def matthews(sums: Sequence[float]) -> float:
 
 
 def f1(sums: Sequence[float]) -> float:
-    """F1 of the last of two labels, or the mean over more; 0 to 1.  A label without any has 0."""
+    """Return F1 of the last of two labels, or the mean over more labels, 0 to 1; 0 for a label that never occurs."""
     counts = _matrix(sums)
     given: list[float] = [sum(column) for column in zip(*counts, strict=True)]
     each = [2 * row[at] / max(1, sum(row) + given[at]) for at, row in enumerate(counts)]

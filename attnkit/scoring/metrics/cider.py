@@ -1,8 +1,8 @@
 """CIDEr-D (Vedantam et al. 2015, "CIDEr: Consensus-based Image Description Evaluation", section 6).
 
-The packages that have it bring Java archives or speech models along, so it is written here; a test
-compares it with pycocoevalcap.  As in that program a sentence is an "image", all n-gram orders
-count alike, and the penalty for another length has a standard deviation of six words.
+Packages with CIDEr-D include Java archives or speech models, so it is implemented here; a test compares it with
+pycocoevalcap. As in that program a sentence is an "image", all n-gram orders have equal weight, and the length penalty
+has a standard deviation of six words.
 """
 
 import math
@@ -17,19 +17,19 @@ ORDER = 4
 SIGMA = 6.0
 """Standard deviation of the length penalty, in words."""
 SCALE = 10.0
-"""Factor of the paper; the 0-100 scale makes it 1000 for a text that equals its references."""
+"""Factor of the paper; on the 0-100 scale a text that equals its references has 1000."""
 
 Weights = list[dict[tuple[str, ...], float]]
-"""TF-IDF weight of each n-gram, one dictionary an order."""
+"""TF-IDF weight of each n-gram, one dictionary per order."""
 
 
 def scores(
     names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
 ) -> dict[str, Score]:
-    """The mean over the lines, each the mean over its references.
+    """Score each line by the mean over its references.
 
-    In how many lines an n-gram occurs is counted in the references of all lines, so a line's score
-    depends on the test set, and a single line scores 0; bootstrap resamples keep these counts.
+    Document frequencies are counted in the references of all lines, so the score of a line depends on the test set,
+    and a single line scores 0. Bootstrap resamples keep these frequencies.
     """
     words = Words(eval, lowercase=True)
 
@@ -52,9 +52,9 @@ def scores(
 def similarity(
     text: Sequence[str], reference: Sequence[str], frequency: Counter[tuple[str, ...]], lines: int
 ) -> float:
-    """Cosine of the TF-IDF vectors, averaged over n-gram orders, 0 to 1.
+    """Return the cosine of the TF-IDF vectors, averaged over n-gram orders, 0 to 1.
 
-    Counts are clipped to those of the reference, and another length is penalised.
+    Weights are clipped to those of the reference, and a different length is penalized.
     """
     both = (_weights(words, frequency, lines) for words in (text, reference))
     total = 0.0
@@ -67,7 +67,7 @@ def similarity(
 
 
 def _weights(words: Sequence[str], frequency: Counter[tuple[str, ...]], lines: int) -> Weights:
-    """An n-gram that no reference has counts as one that a single line has."""
+    """Return TF-IDF weights; an n-gram that is in no reference has document frequency 1."""
     out: Weights = [{} for _ in range(ORDER)]
     for ngram, count in _counts(words).items():
         out[len(ngram) - 1][ngram] = count * math.log(lines / max(1, frequency[ngram]))
@@ -75,5 +75,4 @@ def _weights(words: Sequence[str], frequency: Counter[tuple[str, ...]], lines: i
 
 
 def _counts(words: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """How often each n-gram occurs."""
     return Counter(ngram for order in range(1, ORDER + 1) for ngram in ngrams(words, order))

@@ -1,4 +1,4 @@
-"""How varied outputs are: distinct n-grams over all of them, repetition within each."""
+"""Diversity of outputs: distinct n-grams over all outputs, and repetition within each output."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from attnkit.scoring.metrics.tokenizers import Words, ngrams
 def scores(
     names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
 ) -> dict[str, Score]:
-    """The metrics that are asked for; references do not matter."""
+    """Score the outputs; references are ignored."""
     words = Words(eval, eval.lowercase)
     texts = [words.of(text) for text in hypotheses]
     out = {}
@@ -28,11 +28,11 @@ def scores(
 
 
 def distinct(texts: Sequence[Sequence[str]], order: int) -> Statistics:
-    """[texts, 2]: n-grams that no text before had, and words.
+    """Return for each text the number of n-grams that no previous text has, and the number of words: [texts, 2].
 
-    Their sums are the number of different n-grams and that of all words, by which Li et al. 2016
-    ("A Diversity-Promoting Objective Function for Neural Conversation Models") divide for bigrams
-    too.  The rows depend on their order, so they are no sample that can be drawn from.
+    Their sums are the number of distinct n-grams and the number of words, which is the denominator of Li et al. 2016
+    ("A Diversity-Promoting Objective Function for Neural Conversation Models") for bigrams too. The rows depend on the
+    order of the texts, so they cannot be resampled.
     """
     seen: set[tuple[str, ...]] = set()
     rows = []
@@ -44,7 +44,7 @@ def distinct(texts: Sequence[Sequence[str]], order: int) -> Statistics:
 
 
 def repetition(text: Sequence[str]) -> float:
-    """1 - different / all 4-grams of one text; 0 where it has none.
+    """Return 1 - distinct / all 4-grams of one text; 0 if it has none.
 
     Source: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training", section 6.
     """

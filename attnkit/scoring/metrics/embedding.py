@@ -1,8 +1,8 @@
-"""Embedding average, greedy matching and vector extrema, from word vectors that the user gives.
+"""Embedding average, greedy matching and vector extrema, from the user's word vectors.
 
-Source: Liu et al. 2016, "How NOT To Evaluate Your Dialogue System", section 3.2, with greedy
-matching of Rus and Lintean 2012 and vector extrema of Forgues et al. 2014.  The file has a word a
-line, in the text format of word2vec, GloVe and fastText.
+Source: Liu et al. 2016, "How NOT To Evaluate Your Dialogue System", section 3.2, with greedy matching of Rus and
+Lintean 2012 and vector extrema of Forgues et al. 2014. The file has one word per line, in the text format of word2vec,
+GloVe and fastText.
 """
 
 import math
@@ -24,16 +24,16 @@ from attnkit.text import quoted
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 HEADER = re.compile(r"\d+ \d+")
-"""First line of word2vec and fastText: number of words and of dimensions; GloVe has none."""
+"""First line of word2vec and fastText: numbers of words and of dimensions; GloVe has none."""
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Read the file of vectors once.
+    """Validate the file of word vectors.
 
     Raises:
-        UsageError: none is given.
-        MissingInputError: there is no such file.
-        DataError: it is malformed (file:line).
+        UsageError: no file is given.
+        MissingInputError: the file does not exist.
+        DataError: the file is malformed (file:line).
     """
     if eval.vectors is None:
         raise UsageError(
@@ -46,9 +46,9 @@ def check(names: Sequence[str], eval: EvalConfig) -> None:
 
 
 def current(score: Score, eval: EvalConfig) -> bool:
-    """Whether a stored score, if it is asked for, was computed with the vectors that are given.
+    """Return whether a stored score by a metric of `eval` was computed with `eval.vectors`; True for other metrics.
 
-    Where they are gone it stands; its signature says what they were.  Raises as `check`.
+    If the file is missing, the score stays valid: its signature has the digest of the vectors. Raises as `check`.
     """
     if score.metric not in MEASURES or score.metric not in eval.metrics:
         return True
@@ -60,12 +60,12 @@ def current(score: Score, eval: EvalConfig) -> bool:
 def scores(
     names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
 ) -> dict[str, Score]:
-    """Each line by the best of its references; the score is their mean.
+    """Score each line by its best reference.
 
-    A word is looked up as it is written, then in lower case; unknown ones are left out, and a text
-    without a known word scores 0.  Reading the file takes about 6 s for a GB.
+    A word is looked up as written, then in lower case. Unknown words are skipped; a text without a known word scores
+    0. Reading the file takes about 6 s per GB.
 
-    Raises DataError: no word of the references is known.
+    Raises DataError if no word of the references is known.
     """
     check(names, eval)
     path, words = Path(str(eval.vectors)), Words(eval, lowercase=False)
@@ -86,7 +86,7 @@ def scores(
         )
 
     def matrix(text: Sequence[str]) -> Matrix:
-        """[known words, size]."""
+        """Return the vectors of the known words, [words, size]."""
         rows = [found.get(word, found.get(word.lower())) for word in text]
         return np.array([row for row in rows if row is not None]).reshape(-1, size)
 
@@ -105,17 +105,17 @@ def scores(
 
 
 def average(text: Matrix, reference: Matrix) -> float:
-    """Cosine of the mean vectors [words, size]."""
+    """Return the cosine of the mean vectors of two texts [words, size]."""
     return _cosine(text.sum(0), reference.sum(0))
 
 
 def extrema(text: Matrix, reference: Matrix) -> float:
-    """Cosine of the values farthest from zero in each dimension; the positive one of two equal."""
+    """Return the cosine of the values farthest from zero in each dimension; of x and -x the positive value."""
     return _cosine(_farthest(text), _farthest(reference))
 
 
 def greedy(text: Matrix, reference: Matrix) -> float:
-    """Each word's best match in the other text, averaged over words and directions."""
+    """Return the best match of each word in the other text, averaged over words and directions."""
     if not len(text) or not len(reference):
         return 0.0
     cosines = _directions(text) @ _directions(reference).T
@@ -148,10 +148,7 @@ def _cosine(one: Vector, other: Vector) -> float:
 
 
 def file_digest(name: str) -> str:
-    """The SHA-256 of a file of vectors whose lines all have equally many fields.
-
-    Raises MissingInputError, DataError: as `check`.
-    """
+    """Return the SHA-256 of a valid file of vectors. Raises MissingInputError or DataError as `check`."""
     path = Path(name)
     status = check_file(path)
     return _digest(path, status.st_size, status.st_mtime_ns)
@@ -159,18 +156,18 @@ def file_digest(name: str) -> str:
 
 @cache
 def _digest(path: Path, size: int, changed: int) -> str:
-    """Once for each state of a file."""
+    """Return `file_digest`, cached for each size and modification time of the file."""
     rows = _rows(path)
     if not (first := next(rows, None)):
         raise DataError(f"{path}: has no word vectors")
     _vector(first[0], first[2])
-    for _ in rows:  # refuses malformed ones
+    for _ in rows:  # raises DataError for a malformed line
         pass
     return sha256_file(path)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
-    """file:line, word and numbers of each line; a word may have spaces in it, as a few of GloVe."""
+    """Yield file:line, word and numbers of each line; a word may contain spaces, as a few words of GloVe do."""
     size = 0
     for number, line in enumerate(read_lines(path, "replace"), 1):
         line, place = line.rstrip(), f"{path}:{number}"
@@ -185,7 +182,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
                 f"{place}: must be a word and {wanted}, separated by spaces, got {quoted(line)}; "
                 "word vectors are read in the text format of word2vec, GloVe or fastText"
             )
-        # the numbers of most words are not wanted, and cutting them takes longest
+        # the numbers are not split here: most words are not needed, and splitting takes most of the time
         word, *numbers = line.split(" ", 1) if spaces == size else line.rsplit(" ", size)
         yield place, word, " ".join(numbers)
 

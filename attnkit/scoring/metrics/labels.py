@@ -1,7 +1,7 @@
-"""Metrics of labels: what a classifier chose against what is right.
+"""Metrics of classification.
 
-Per line the statistics are its cell of the confusion matrix, so that the bootstrap resamples Matthews correlation and
-F1 as functions of summed counts. An answer that is no label counts as a class of its own, which is never right.
+The statistics of a line are its cell of the confusion matrix, so that the bootstrap resamples Matthews correlation and
+F1 as functions of summed counts. An answer that is no label counts as a separate class, which is never correct.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from attnkit.scoring.metrics.base import VERSION, Score
 def label_scores(
     names: Sequence[str], answers: Sequence[str], right: Sequence[str], labels: Sequence[str]
 ) -> dict[str, Score]:
-    """The metrics of answers, line by line; `labels` in the order of data.labels."""
+    """Score answers against the true labels `right`; `labels` in the order of data.labels."""
     known = f"labels:{','.join(labels)}"
     average = f"positive:{labels[-1]}" if len(labels) == 2 else "average:macro"
     signatures = {"f1": f"{known}|{average}"}

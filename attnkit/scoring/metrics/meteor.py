@@ -1,7 +1,7 @@
 """METEOR, by nltk (Lavie and Agarwal 2007, with alpha 0.9, beta 3 and gamma 0.5).
 
-Words match by form, Porter stem or WordNet synonym, so it is for English.  The Java program METEOR
-1.5 has other weights and knows paraphrases: its scores cannot be compared with these.
+Words match by form, Porter stem or WordNet synonym, so METEOR is for English. The Java program METEOR 1.5 has other
+weights and paraphrases: its scores cannot be compared with these.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from attnkit.scoring.metrics.tokenizers import Words, cached_stemmer
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Refuse to go on without WordNet.  Raises UnavailableError."""
+    """Raise UnavailableError without WordNet."""
     _wordnet()
 
 
 def scores(
     names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
 ) -> dict[str, Score]:
-    """Each line by the best of its references; the score is their mean."""
+    """Score each line by its best reference."""
     from nltk.translate.meteor_score import meteor_score
 
     words, stemmer, wordnet = Words(eval, lowercase=True), cached_stemmer(), _wordnet()

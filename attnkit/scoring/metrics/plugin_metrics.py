@@ -1,4 +1,4 @@
-"""Metrics of plug-ins: a function of a file gives one number for each line."""
+"""Metrics of plug-ins: a function in a file returns one number per line."""
 
 import hashlib
 import importlib.util
@@ -20,7 +20,7 @@ from attnkit.scoring.metrics.base import References, Score
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Import the files.  Raises UsageError where one fails."""
+    """Import the files of plug-ins. Raises UsageError if an import fails."""
     for name in names:
         path = metric_files()[name]
         _imported(path, path.read_bytes())
@@ -33,11 +33,9 @@ def scores(
     eval: EvalConfig,
     sources: Sequence[str] | None = None,
 ) -> dict[str, Score]:
-    """The means over the lines.
+    """Score by the functions of plug-ins, whose parameters are outputs, references, sources, and others with defaults.
 
-    A function may have parameters outputs, references and sources; others need defaults.
-
-    Raises UsageError: a function fails, or does not give one finite number a line.
+    Raises UsageError if a function fails, or does not return one finite number per line.
     """
     out = {}
     for name in names:
@@ -66,7 +64,7 @@ def scores(
 
 
 def current(score: Score) -> bool:
-    """Whether a stored score is by the plug-in as it is now; True of other metrics."""
+    """Return whether a stored score was computed by the current file of its plug-in; True for other metrics."""
     path = metric_files().get(score.metric)
     return path is None or score.signature == _signature(path, path.read_bytes())
 
@@ -76,7 +74,7 @@ def _signature(path: Path, content: bytes) -> str:
 
 
 class _Loader(SourceLoader):
-    """Imports the bytes that were hashed: the file may be another by now, and its .pyc older."""
+    """Loader of the bytes that were hashed: the file may have changed since, and its .pyc may be older."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         self.path, self.content = str(path), content
@@ -94,7 +92,7 @@ class _Loader(SourceLoader):
 
 @cache
 def _imported(path: Path, content: bytes) -> ModuleType:
-    """The module of a file with this content; it is imported again once it changed."""
+    """Return the module of a file; it is imported again if its content changes."""
     loader = _Loader(path, content)
     spec = importlib.util.spec_from_loader(f"attnkit_metric_{path.stem}", loader)
     assert spec is not None
@@ -105,7 +103,7 @@ def _imported(path: Path, content: bytes) -> ModuleType:
 
 
 def _called(path: Path, function: Callable[..., Any], **options: Any) -> list[float]:
-    """What a function of a file returns; its errors as UsageError with their line."""
+    """Call a function of a file and return its values; raise its errors as UsageError with file:line."""
     try:
         found = function(**options)
         return [] if found is None else [float(value) for value in found]

@@ -1,4 +1,4 @@
-"""ROUGE, by rouge-score, with its own tokenizer or one for all scripts."""
+"""ROUGE, by rouge-score, with its own tokenizer or a tokenizer for all scripts."""
 
 import re
 from collections.abc import Sequence
@@ -17,8 +17,7 @@ SENTENCE_END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")  # the
 
 
 def _tokenizer(classic: bool) -> Any:
-    """Cuts each text only once: rouge-score's own words with the Porter stemmer, or the words of
-    any script without one, as Porter's is for English."""
+    """Return a caching tokenizer: rouge-score's with the Porter stemmer (English only), or that for any script."""
     from rouge_score.tokenize import tokenize
 
     stemmer = cached_stemmer()
@@ -29,10 +28,7 @@ def _tokenizer(classic: bool) -> Any:
 def scores(
     names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
 ) -> dict[str, Score]:
-    """F measure of each line, the best over its references; the score is their mean.
-
-    Sentences matter to ROUGE-Lsum alone; the other metrics read a line end as a space.
-    """
+    """Score each line by the F measure of its best reference; all but ROUGE-Lsum read a line end as a space."""
     from rouge_score.rouge_scorer import RougeScorer
 
     def cut(text: str) -> str:
@@ -52,7 +48,7 @@ def scores(
         words = "stemmer:yes" if classic else "stemmer:no|words:unicode"
         signature = "|".join([*parts, words, *sentences, tail])
         found = [row[name] for row in rows]
-        # precision and recall are for details; the score is that of the first two columns
+        # the score is computed from the first two columns; precision and recall are stored as details
         table = np.array([[one.fmeasure, 1.0, one.precision, one.recall] for one in found])
         out[name] = Score.of(name, table.reshape(-1, 4), signature)
     return out

@@ -12,12 +12,12 @@ from attnkit.scoring.metrics.base import References, Score
 from attnkit.scoring.metrics.tokenizers import ORDERS, check_tokenizer, sacrebleu_metric
 
 FEW = 10_000
-"""So many references are kept with their n-grams, some kilobytes each, for the next system."""
+"""Maximum number of lines whose references are cached with their n-grams, some kilobytes each."""
 _kept_metric = lru_cache(maxsize=4)(sacrebleu_metric)
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Refuse tokenizers that cannot be used.  Raises as `check_tokenizer`."""
+    """Raise an error, as `check_tokenizer`, if a tokenizer cannot be used."""
     if set(names) - {"chrf", "ter"}:
         for tokenize in eval.tokenizers:
             check_tokenizer(tokenize)
@@ -26,13 +26,12 @@ def check(names: Sequence[str], eval: EvalConfig) -> None:
 def scores(
     names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
 ) -> dict[str, Score]:
-    """The metrics that are asked for.
+    """Score by each metric, and BLEU by each tokenizer (further ones as `bleu-intl`).
 
-    BLEU by each tokenizer: that of the first is called bleu, by intl bleu-intl.  The statistics are
-    those that sacrebleu's own tests resample.
+    The statistics are those that sacrebleu's own tests resample.
     """
     check(names, eval)
-    streams = list(map(list, zip_longest(*references)))  # the r-th reference of each line
+    streams = list(map(list, zip_longest(*references)))  # one list per reference: the r-th references of all lines
     out = {}
     for name in names:
         first, *others = eval.tokenizers
@@ -52,10 +51,10 @@ def _score(
     streams: Sequence[Sequence[str | None]],
     eval: EvalConfig,
 ) -> Score:
-    if name == "ter":  # normalisation knows one kind of space
+    if name == "ter":  # sacrebleu's normalization handles only one kind of space
         hypotheses = [" ".join(text.split()) for text in hypotheses]
         streams = [[text and " ".join(text.split()) for text in stream] for stream in streams]
-    # systems that are compared have the same references
+    # cached, since compared systems have the same references
     make = _kept_metric if len(hypotheses) <= FEW else sacrebleu_metric
     metric = make(name, tokenize, eval.lowercase, eval.words, tuple(map(tuple, streams)))
     statistics = np.asarray(metric._extract_corpus_statistics(hypotheses, None), np.float64)

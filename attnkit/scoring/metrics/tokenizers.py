@@ -1,5 +1,4 @@
-"""sacrebleu's metrics, the tokenizers of its BLEU, which cut the words of other metrics too, and
-words of any script."""
+"""sacrebleu's metrics, its BLEU tokenizers (other metrics use them too), and words of any script."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -15,17 +14,15 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.text import hint, quoted
 
 TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
-"""sacrebleu's tokenizers of BLEU; the last three need a sentencepiece model on disk."""
+"""sacrebleu's BLEU tokenizers; the last three need a sentencepiece model on disk."""
 ORDERS = {"bleu1": 1, "bleu4": 4}
-"""Longest n-grams, where the metric's name says them."""
+"""Maximum n-gram order, if the metric's name contains it."""
 
 
 def check_tokenizer(name: str) -> None:
-    """Refuse a tokenizer that is unknown, not installed, or that sacrebleu would download.
+    """Raise UsageError if a tokenizer is unknown, UnavailableError if its package or model is not installed.
 
-    Raises:
-        UsageError: it is unknown.
-        UnavailableError: its package or its model is not there.
+    sacrebleu would download a missing model.
     """
     if name not in TOKENIZERS:
         raise UsageError(f"unknown tokenizer {quoted(name)}: {hint(name, TOKENIZERS)}")
@@ -52,11 +49,10 @@ def check_tokenizer(name: str) -> None:
 def sacrebleu_metric(
     name: str, tokenize: str = "none", lowercase: bool = False, words: TextWords = "classic", references: Any = None
 ) -> Any:
-    """sacrebleu's metric; `references`, a list for the first of each line and so on, are read once.
+    """Return sacrebleu's metric; `references` (list r: the r-th references of all lines) are processed once.
 
-    TER has tercom's settings, which never see case.
-
-    By `words` of unicode TER splits punctuation from words, and Chinese into characters.
+    TER has tercom's settings, which ignore case. With `words` "unicode", TER separates punctuation from words, and
+    splits Chinese into characters.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -67,27 +63,24 @@ def sacrebleu_metric(
     if name == "ter":
         unicode = words == "unicode"
         return TER(normalized=unicode, asian_support=unicode, references=references)
-    # force: the advice on tokenized text is ours (output_warnings), not sacrebleu's
+    # force=True: output_warnings warns of tokenized text, not sacrebleu
     return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4), references=references)
 
 
 def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
-    """The n-grams of a text in their order."""
+    """Return the n-grams of a text in order."""
     return [tuple(words[at : at + order]) for at in range(len(words) - order + 1)]
 
 
 def cached_stemmer() -> Any:
-    """The Porter stemmer, each word stemmed once."""
+    """Return a Porter stemmer that caches its results."""
     from nltk.stem.porter import PorterStemmer
 
     return SimpleNamespace(stem=cache(PorterStemmer().stem))
 
 
 class Words:
-    """Texts as words, cut by the first tokenizer of `eval.tokenize`.
-
-    Raises UsageError, UnavailableError: as `check_tokenizer`.
-    """
+    """Texts split into words by the first tokenizer of `eval.tokenize`; raises errors as `check_tokenizer`."""
 
     def __init__(self, eval: EvalConfig, lowercase: bool) -> None:
         check_tokenizer(eval.tokenizers[0])
@@ -102,17 +95,17 @@ class Words:
 
 
 UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-"""Scripts without spaces between words, for a set of `regex`."""
+"""Scripts without spaces between words, for a character class of `regex`."""
 _CHARACTER = rf"[[{UNSPACED}]&&\p{{L}}]"
 _PIECES = regex.compile(rf"(?V1){_CHARACTER}\p{{M}}*|[^\s{_CHARACTER}]+")
 _NO_WORD = regex.compile("[^\\p{L}\\p{M}\\p{N}\u200c\u200d]+")  # joiners are part of spellings
 
 
 def split_unspaced(text: str) -> list[str]:
-    """A text cut at white space, and into characters, each with its marks, in such scripts."""
+    """Split a text at white space, and text in unspaced scripts into characters with their combining marks."""
     return list(_PIECES.findall(text))
 
 
 def unicode_words(text: str) -> list[str]:
-    """The words in lower case, without punctuation and symbols."""
+    """Return the words in lower case, without punctuation and symbols."""
     return split_unspaced(_NO_WORD.sub(" ", text.lower()))
