@@ -52,11 +52,11 @@ def use_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def processes() -> int:
+def process_count() -> int:
     """Return the number of single-threaded processes to run: OMP_NUM_THREADS if set, otherwise the usable cores."""
-    chosen = os.environ.get(THREADS[0], "")
-    if chosen.isdecimal():
-        return max(1, int(chosen))
+    threads = os.environ.get(THREADS[0], "")
+    if threads.isdecimal():
+        return max(1, int(threads))
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -70,15 +70,15 @@ def load_warning() -> str | None:
 def load_note() -> str:
     """Return the load beside a training with all its threads; an empty string on an idle machine."""
     cores = os.cpu_count() or 1
-    own = os.environ.get(THREADS[0], "")
-    load = _load_of_others(int(own) if own.isdecimal() else cores)
+    threads = os.environ.get(THREADS[0], "")
+    load = _load_of_others(int(threads) if threads.isdecimal() else cores)
     return f"machine busy ({load})" if load else ""
 
 
-def _load_of_others(own: int) -> str:
-    """Return the load of the last minute if it exceeds `own` threads by at least half of the cores."""
+def _load_of_others(threads: int) -> str:
+    """Return the load of the last minute if it exceeds `threads` of this process by at least half of the cores."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-    return f"load {load:.1f} on {cores} cores" if load - own >= cores / 2 else ""
+    return f"load {load:.1f} on {cores} cores" if load - threads >= cores / 2 else ""
 
 
 def pick_device(name: str) -> str:
@@ -123,10 +123,10 @@ def clock(device: str) -> float:
 
 
 def threads_each(jobs: int) -> int:
-    """Return the share of each of `jobs` processes in torch's threads (OMP_NUM_THREADS or a core each), at least 1."""
+    """Return the number of threads for each of `jobs` processes: an equal share of torch's threads, at least 1."""
     import torch
 
-    return max(1, torch.get_num_threads() // jobs)
+    return max(1, torch.get_num_threads() // jobs)  # OMP_NUM_THREADS, or the number of cores
 
 
 @contextmanager

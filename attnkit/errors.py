@@ -63,12 +63,12 @@ def out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    messages = ("can't allocate memory", "out of memory", "bad_alloc")
-    # messages of the dynamic loader if a library does not fit into memory
-    loading = ("Cannot allocate memory", "failed to map segment", "MemoryError")
-    named = messages if isinstance(error, RuntimeError) else ()
-    named = loading if isinstance(error, ImportError | OSError) else named
-    return any(words in str(error) for words in named)
+    messages: tuple[str, ...] = ()
+    if isinstance(error, ImportError | OSError):  # from the dynamic loader, if a library does not fit into memory
+        messages = ("Cannot allocate memory", "failed to map segment", "MemoryError")
+    elif isinstance(error, RuntimeError):
+        messages = ("can't allocate memory", "out of memory", "bad_alloc")
+    return any(message in str(error) for message in messages)
 
 
 def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
@@ -119,7 +119,7 @@ class RecipeError(AttnkitError):
     code = 78
 
 
-def understood(error: BaseException, batch_tokens: int | None = None, accumulate: int = 1) -> AttnkitError | None:
+def known_error(error: BaseException, batch_tokens: int | None = None, accumulate: int = 1) -> AttnkitError | None:
     """Return the AttnkitError for an error with a known cause; None: a bug. For the arguments see `memory_advice`."""
     if isinstance(error, AttnkitError):
         return error

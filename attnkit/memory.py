@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-_LARGEST = 2**31 - 1, 32 << 20  # maximum thresholds of newer and older glibc
+_MAX_THRESHOLDS = 2**31 - 1, 32 << 20  # maximum thresholds of newer and older glibc
 
 
 def keep_freed_memory() -> None:
@@ -16,8 +16,8 @@ def keep_freed_memory() -> None:
     Activations are freed and allocated again in every update or decoding step; otherwise the kernel clears their pages
     each time, which takes a tenth of the time of a small model. The process keeps its peak memory.
     """
-    mallopt = _library("mallopt")
-    if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
+    mallopt = _c_function("mallopt")
+    if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _MAX_THRESHOLDS):
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
@@ -28,7 +28,7 @@ def release_freed_memory() -> None:
     a fraction of the peak with each variant.
     """
     gc.collect()
-    if (trim := _library("malloc_trim")) is not None:
+    if (trim := _c_function("malloc_trim")) is not None:
         trim(0)
 
 
@@ -41,7 +41,7 @@ def settle_memory() -> None:
     gc.freeze()
 
 
-def _library(name: str) -> Any:
+def _c_function(name: str) -> Any:
     """Return a function of the C library, or None if it does not exist here."""
     if not sys.platform.startswith("linux"):
         return None
@@ -50,15 +50,15 @@ def _library(name: str) -> Any:
 
 def free_memory() -> int | None:
     """Return the number of bytes available to a new process according to Linux; None on other systems."""
-    return _told_by_linux("meminfo", "MemAvailable")
+    return _proc_size("meminfo", "MemAvailable")
 
 
 def process_memory(name: str) -> int | None:
     """Return a size from /proc/self/status, such as VmRSS, in bytes; None on other systems."""
-    return _told_by_linux("self/status", name)
+    return _proc_size("self/status", name)
 
 
-def _told_by_linux(file: str, name: str) -> int | None:
+def _proc_size(file: str, name: str) -> int | None:
     """Return a kilobyte entry of a file in /proc in bytes."""
     try:
         lines = Path("/proc", file).read_text().splitlines()

@@ -61,8 +61,7 @@ def quoted(text: str, longest: int = 48) -> str:
 
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the choice most similar to `word`, ignoring case; None below `cutoff`, the minimum share of common
-    letters."""
+    """Return the choice most similar to `word`, ignoring case; None below `cutoff`, a share of common letters."""
     if not 0 < len(word) <= 64:
         return None
     folded = {choice.casefold(): choice for choice in choices}

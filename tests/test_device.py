@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from attnkit.cli import main
-from attnkit.device import CACHES, SPINS, THREADS, load_note, load_warning, pick_device, processes, use_threads
+from attnkit.device import CACHES, SPINS, THREADS, load_note, load_warning, pick_device, process_count, use_threads
 from attnkit.errors import UnavailableError, UsageError
 
 
@@ -67,12 +67,12 @@ def test_threads_are_set_before_and_after_torch_is_imported(monkeypatch: pytest.
 @pytest.mark.parametrize(("chosen", "number"), [("3", 3), ("0", 1), ("1", 1)])
 def test_as_many_processes_as_threads_were_chosen(chosen: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(THREADS[0], chosen)
-    assert processes() == number
+    assert process_count() == number
 
 
 def test_otherwise_there_is_a_process_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS[0], raising=False)
-    assert 1 <= processes() <= (os.cpu_count() or 1)
+    assert 1 <= process_count() <= (os.cpu_count() or 1)
 
 
 def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,8 +288,8 @@ def test_the_limits_of_the_security_page_are_those_of_the_code() -> None:
         f"{yaml_nodes.LARGEST >> 10} KiB, {yaml_nodes.MOST_NODES:,} keys and values, "
         f"{yaml_nodes.DEEPEST} levels, {loading.MOST_VARIANTS} variants "
         f"({sweep.MOST_VARIANTS:,} in a sweep)",
-        f"| a line of text | {formats.LONGEST // mib} MiB |",
-        f"{formats.RATIO} times its size, beyond {formats.FREE // mib} MiB",
+        f"| a line of text | {formats.MAX_LINE_BYTES // mib} MiB |",
+        f"{formats.MAX_RATIO} times its size, beyond {formats.FREE // mib} MiB",
         f"| {files.JSON_LIMIT // mib} MiB, scores {results.SCORES_LIMIT // mib} MiB |",
         f"{download.LIMIT // gib} GiB; {download.EXTRACTED_LIMIT // gib} GiB |",
     ):

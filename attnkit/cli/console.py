@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import typer
 
 from attnkit import __version__
-from attnkit.errors import AttnkitError, StoppedError, understood
+from attnkit.errors import AttnkitError, StoppedError, known_error
 from attnkit.text import hint, safe_text
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(141)
         case ParserError():
             return _usage(error)
-    if known := understood(error):
+    if known := known_error(error):
         lines = str(known).split("\n")
         return Outcome(known.code, tuple(f"error: {line}" for line in lines if line))
     bug = f"this is a bug in attnkit {__version__}: please report it"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnkit.cli import console, output
-from attnkit.errors import AttnkitError, StoppedError, understood
+from attnkit.errors import AttnkitError, StoppedError, known_error
 from attnkit.show.training_board import Board, log_lines
 from attnkit.train import events
 
@@ -100,7 +100,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
             start(emit, notice=notice)
     except Exception as error:
-        known = understood(error, spec.batch_tokens, spec.accumulate)
+        known = known_error(error, spec.batch_tokens, spec.accumulate)
         if known is None:
             raise
         raise _told(known, failed, len(board.runs)) from None

@@ -83,16 +83,15 @@ def plan(
         np.maximum(widths, source_lengths, out=widths)
     capacity = _capacity(int(widths.max()), rows, batch_tokens, attention_budget)
     order: Places = _shuffled(rows, seed, epoch, 0) if shuffle else np.arange(rows, dtype=np.int32)
-    share = float((1 / capacity[widths]).sum())
-    pool = max(1, round(POOL * rows / share)) if shuffle else rows
+    expected_batches = float((1 / capacity[widths]).sum())
+    pool_rows = max(1, round(POOL * rows / expected_batches)) if shuffle else rows
     ends = [0]
-    for start in range(0, rows, pool):
-        part = order[start : start + pool]
-        wide = widths[part]
-        source = None if source_lengths is None else source_lengths[part]
-        by_shape = _by_shape(source, target_lengths[part], wide)
-        order[start : start + pool] = part[by_shape]
-        ends += _cut(capacity[wide[by_shape]], start)
+    for start in range(0, rows, pool_rows):
+        pool = order[start : start + pool_rows]
+        source = None if source_lengths is None else source_lengths[pool]
+        by_shape = _by_shape(source, target_lengths[pool], widths[pool])
+        pool[:] = pool[by_shape]
+        ends += _cut(capacity[widths[pool]], start)
     batches = len(ends) - 1
     turns = _shuffled(batches, seed, epoch, 1) if shuffle else np.arange(batches, dtype=np.int32)
     return Plan(order, np.array(ends), turns)
@@ -108,11 +107,11 @@ def padding_share(batches: Plan, lengths: Lengths) -> float:
 
 def _capacity(widest: int, rows: int, batch_tokens: int, attention_budget: int | None) -> NDArray[np.int32]:
     """Return the number of rows of each width from 0 to `widest` that fit into a batch, at least 1."""
-    every = np.arange(widest + 1)
-    every[0] = 1
-    capacity = batch_tokens // every
+    widths = np.arange(widest + 1)
+    widths[0] = 1  # no division by zero
+    capacity = batch_tokens // widths
     if attention_budget is not None:
-        np.minimum(capacity, attention_budget // (every * every), out=capacity)
+        np.minimum(capacity, attention_budget // (widths * widths), out=capacity)
     return np.clip(capacity, 1, rows).astype(np.int32)
 
 
@@ -187,15 +186,15 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> BatchTensors:
         """Copy the tensors to a device. Padding is removed on the CPU, so that a GPU needs no synchronization."""
-        real = self.output != PAD
-        targets, places = self.output[real], None
-        if targets.numel() < real.numel():
-            places = _moved(real.flatten().nonzero().squeeze(1), device)
-        source = None if self.source is None else _moved(self.source, device)
-        return BatchTensors(source, _moved(self.input, device), _moved(targets, device), places)
+        predicted = self.output != PAD
+        targets, places = self.output[predicted], None
+        if targets.numel() < predicted.numel():
+            places = _to_device(predicted.flatten().nonzero().squeeze(1), device)
+        source = None if self.source is None else _to_device(self.source, device)
+        return BatchTensors(source, _to_device(self.input, device), _to_device(targets, device), places)
 
 
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to a device; to a GPU from pinned memory, during computation."""
     on_gpu = device.type == "cuda"
     return (tensor.pin_memory() if on_gpu else tensor).to(device, non_blocking=on_gpu)

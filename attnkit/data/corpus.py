@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit.data import formats, questions
-from attnkit.data.corpus_files import CardFiles, Progress, file_digest, own_path
+from attnkit.data.corpus_files import CardFiles, Progress, file_digest, resolve_file
 from attnkit.data.draw import Draw
 from attnkit.data.records import labelled, read_rows
 from attnkit.data.rows import Counts, Row
@@ -105,14 +105,14 @@ class Corpus:
             RecipeError: Unknown corpus or language, or keys that do not fit together.
             MissingInputError: `data_dir` or a file of the data section does not exist.
         """
-        given = os.environ.get("ATTNKIT_DATA")
-        folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
+        default = os.environ.get("ATTNKIT_DATA")
+        folder, cache = data_dir or (Path(default) if default else None), cache or cache_dir()
         if folder is not None:
             require_folder(folder, "folder", " (--data-dir)" if data_dir else " (ATTNKIT_DATA)")
         for text, key, *_ in data_issues(data, task):
             raise RecipeError(f"{key}: {text}")
         if data.corpus is None:
-            return _own_files(data, task, folder, cache, offline)
+            return _from_files(data, task, folder, cache, offline)
         card = corpus_cards.load(data.corpus)
         source, target = data.source, data.target
         if card.task != "translation":
@@ -122,10 +122,10 @@ class Corpus:
         languages = (None if task == "language-modeling" else source, target)
         if card.format == "generated":
             swapped = card.task == "translation" and target == card.languages[0]
-            made: dict[str, list[SplitPart]] = {split: [] for split in card.splits}
-            return Corpus(card.name, languages, made, data, task, generator=generator_of(card), swapped=swapped)
+            splits: dict[str, list[SplitPart]] = {split: [] for split in card.splits}
+            return Corpus(card.name, languages, splits, data, task, generator=generator_of(card), swapped=swapped)
         files = CardFiles(card, folder, cache, offline=offline, progress=progress)
-        return _of_card(card, languages, data, task, files)
+        return _from_card(card, languages, data, task, files)
 
     def rows(self, split: str, counts: Counts | None = None, length: int = 0) -> Iterator[Row]:
         """Yield the rows of a split in order; add the numbers of rows and repairs to `counts`.
@@ -140,10 +140,10 @@ class Corpus:
             UnavailableError: A file cannot be downloaded.
         """
         counts = Counts() if counts is None else counts
-        for number, given in enumerate(self._rows(split, counts, length, self._limit(split))):
-            row = self._normal(given)
+        for number, raw in enumerate(self._rows(split, counts, length, self._limit(split))):
+            row = self._normal(raw)
             counts.rows += 1
-            counts.normalized += row != given
+            counts.normalized += row != raw
             if self._answers:
                 row = questions.training_row(row, self._data, split, number)
             yield Row("", row.target) if self._causal else row
@@ -180,9 +180,9 @@ class Corpus:
     def _rows(self, split: str, counts: Counts, amount: int, limit: int = 0) -> Iterator[Row]:
         """Yield the rows of a split as they are read; raise DataError if there are none."""
         require_split(self.name, split, self.splits)
-        read = self._generate(split, amount) if self.generated else self._read(split, counts)
+        rows = self._generate(split, amount) if self.generated else self._read(split, counts)
         empty = True
-        for row in islice(read, limit or None):
+        for row in islice(rows, limit or None):
             yield row
             empty = False
         if empty:
@@ -204,13 +204,13 @@ class Corpus:
 
     def _generate(self, split: str, amount: int) -> Iterator[Row]:
         """Yield the rows of a generator; `amount`, unless 0, is their length or number of passages."""
-        more = (amount,) if amount else ()
-        for row in self._generator.rows(split, self._size(split), self._data.seed, *more):
+        options = (amount,) if amount else ()
+        for row in self._generator.rows(split, self._size(split), self._data.seed, *options):
             yield Row(row.target, row.source) if self._swapped else row
 
     def _size(self, split: str) -> int:
-        wanted = self._data.size if split == "train" else None
-        return int(wanted or self._generator.SIZES[split])
+        size = self._data.size if split == "train" else None
+        return int(size or self._generator.SIZES[split])
 
     def _first_path(self, split: str) -> Path:
         return self._path(self._parts[split][0].files[0])
@@ -244,22 +244,21 @@ class Corpus:
         sizes = Counter(map(self._source_digest, self._read_files("train", Counts())))
         if not sizes:
             raise DataError(f"{name}: has no rows")
-        asked = {split: data.split_off(split) for split in self._split_off}
-        left = dict(asked)
+        requested = {split: data.split_off(split) for split in self._split_off}
+        room = dict(requested)
         for key in Draw(f"split/{data.seed}").sample(list(sizes)):
-            if split := next((split for split, room in left.items() if sizes[key] <= room), None):
+            if split := next((split for split, number in room.items() if sizes[key] <= number), None):
                 chosen[key] = split
-                left[split] -= sizes[key]
-        found = {split: number - left[split] for split, number in asked.items()}
-        rest = sizes.total() - sum(found.values())
-        if not (rest and all(found.values())):
-            wanted = ", ".join(f"{number:,} {split}" for split, number in asked.items())
+                room[split] -= sizes[key]
+        selected = {split: number - room[split] for split, number in requested.items()}
+        rows = {"train": sizes.total() - sum(selected.values()), **selected}
+        if not all(rows.values()):
+            numbers = ", ".join(f"{number:,} {split}" for split, number in requested.items())
             kind = "texts" if self._causal else "sources"
             raise DataError(
                 f"{name}: {sizes.total():,} rows of {len(sizes):,} different {kind} "
-                f"cannot give {wanted} rows and something to train on; lower data.split"
+                f"cannot give {numbers} rows and something to train on; lower data.split"
             )
-        rows = {"train": rest, **found}
         parts = ", ".join(f"{number:,} {split}" for split, number in rows.items())
         self.notes.append(f"data.split: {parts} rows, seed {data.seed}")
         return chosen, rows
@@ -292,7 +291,7 @@ class Corpus:
                 counts,
                 source=None if self._causal else source,
                 target=target,
-                usual=None if self._card_files else ("source", _usual_target(self._causal)),
+                defaults=None if self._card_files else ("source", _default_target(self._causal)),
                 labels=self._labels,
             )
         return (Row("", line) for line in formats.read_text(paths[0], errors, counts))
@@ -319,7 +318,7 @@ class Corpus:
         }
 
 
-def _usual_target(causal: bool) -> str:
+def _default_target(causal: bool) -> str:
     """Return the default target field."""
     return "text" if causal else "target"
 
@@ -339,13 +338,13 @@ def require_split(name: str, split: str, splits: Sequence[str]) -> None:
         raise MissingInputError(f"{name}: no split {quoted(split)}; {hint}it has {', '.join(splits)}")
 
 
-def _of_card(card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str, files: CardFiles) -> Corpus:
+def _from_card(card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str, files: CardFiles) -> Corpus:
     columns = card.columns
     fields = (columns.get("source", "source"), columns.get("target", "target"))
     if card.task == "translation":
         source, target = (language or "" for language in languages)
         fields = (columns.get(source, source), columns.get(target, target))
-    if card.format == "lines":  # one file per language, line by line
+    if card.format == "lines":  # one file per language, aligned by line
         chosen = [language for language in languages if language is not None]
         kind = "lines" if len(chosen) == 2 else "plain"
         splits = {
@@ -359,16 +358,16 @@ def _of_card(card: corpus_cards.Card, languages: Languages, data: DataConfig, ta
     return Corpus(card.name, languages, splits, data, task, fields=fields, files=files)
 
 
-def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path, offline: bool) -> Corpus:
+def _from_files(data: DataConfig, task: str, folder: Path | None, cache: Path, offline: bool) -> Corpus:
     causal = task == "language-modeling"
     splits: dict[str, list[SplitPart]] = {}
     for split in SPLITS:
         if names := files_of(data, split):
-            files = tuple(own_path(split, name, folder, cache, offline) for name in names)
+            files = tuple(resolve_file(split, name, folder, cache, offline) for name in names)
             splits[split] = [SplitPart(format_of(names, data.format), files)]
     for split in splits_at_hand(data):
         splits.setdefault(split, splits.get("train", []))
-    fields = (data.source or "source", data.target or _usual_target(causal))
+    fields = (data.source or "source", data.target or _default_target(causal))
     first = Path(files_of(data, next(iter(splits)))[0]).name
     name = first.partition(".")[0] or first
     return Corpus(name, (data.source, data.target), splits, data, task, fields=fields)

@@ -119,23 +119,23 @@ class CardFiles:
 
     def _unpack(self, archive: Archive, name: str) -> None:
         """Extract the card's files from an archive; delete the archive if it was downloaded for this."""
-        packed = self._downloads / PurePosixPath(urlsplit(archive.url).path).name
-        given = os.path.lexists(packed)
-        if given:
-            self._verify(packed, archive)
+        path = self._downloads / PurePosixPath(urlsplit(archive.url).path).name
+        existed = os.path.lexists(path)
+        if existed:
+            self._verify(path, archive)
         else:
-            self._fetch(archive.url, packed, archive)
+            self._fetch(archive.url, path, archive)
         members = {
             file.member: self._downloads / file.path
             for file in self._card.files()
             if file.archive == name and file.member
         }
-        download.extract(packed, members)
-        if not given:
-            packed.unlink(missing_ok=True)
+        download.extract(path, members)
+        if not existed:
+            path.unlink(missing_ok=True)
 
 
-def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: bool) -> Path:
+def resolve_file(split: str, name: str, folder: Path | None, cache: Path, offline: bool) -> Path:
     """Return the path of a file named in the data section.
 
     The path is used as it is (relative paths in a recipe are resolved when it is read), otherwise in the data folder,
@@ -144,18 +144,18 @@ def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: b
     """
     if name.startswith(HUGGING_FACE):
         return _dataset_rows(name, split, cache, offline=offline)
-    given = Path(os.path.expanduser(name))
-    places = [given]
-    if folder is not None and not given.is_absolute():
-        places += dict.fromkeys((folder / given, folder / given.name))
-    for path in places:
+    named = Path(os.path.expanduser(name))
+    candidates = [named]
+    if folder is not None and not named.is_absolute():
+        candidates += dict.fromkeys((folder / named, folder / named.name))
+    for path in candidates:
         if os.path.lexists(path):
             check_file(path)
             return path
-    looked = " and ".join(str(path.absolute()) for path in places)
+    paths = " and ".join(str(path.absolute()) for path in candidates)
     hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
-    beside = "" if given.is_absolute() else ", and beside the recipe"
-    raise MissingInputError(f"data.{split}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}")
+    beside = "" if named.is_absolute() else ", and beside the recipe"
+    raise MissingInputError(f"data.{split}: no such file {quoted(name, 200)}: looked for {paths}{beside}{hint}")
 
 
 def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) -> Path:
@@ -172,24 +172,23 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
         import datasets  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         raise UnavailableError(f"data.{split}: {name} needs datasets: pip install 'attnkit[datasets]'") from error
-    place, _, config = name.removeprefix(HUGGING_FACE).partition(":")
+    dataset, _, config = name.removeprefix(HUGGING_FACE).partition(":")
     if offline:
         datasets.config.HF_HUB_OFFLINE = datasets.config.HF_DATASETS_OFFLINE = True
     try:
         datasets.disable_progress_bars()
-        found: Mapping[str, Any] = datasets.load_dataset(place, config or None)
+        splits: Mapping[str, Any] = datasets.load_dataset(dataset, config or None)
     except AttnkitError:
         raise
     except Exception as error:  # datasets raises many types
-        what = (str(error) or type(error).__name__).splitlines()[0]
-        absent = isinstance(error, FileNotFoundError | ConnectionError)
-        kind = MissingInputError if absent else DataError
-        raise kind(f"data.{split}: {name}: {what}") from error
-    part = next((word for word in SPLIT_NAMES[split] if word in found), None)
-    if part is None:
-        raise MissingInputError(f"data.{split}: {name} has no such split; it has {', '.join(found)}")
-    rows = found[part]
-    key = sha256_json([place, config, part, str(getattr(rows, "_fingerprint", ""))])
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        error_type = MissingInputError if isinstance(error, FileNotFoundError | ConnectionError) else DataError
+        raise error_type(f"data.{split}: {name}: {reason}") from error
+    split_name = next((split_name for split_name in SPLIT_NAMES[split] if split_name in splits), None)
+    if split_name is None:
+        raise MissingInputError(f"data.{split}: {name} has no such split; it has {', '.join(splits)}")
+    rows = splits[split_name]
+    key = sha256_json([dataset, config, split_name, str(getattr(rows, "_fingerprint", ""))])
 
     def write(folder: Path) -> None:
         with (folder / DATASET_ROWS).open("w", encoding="utf-8") as file:

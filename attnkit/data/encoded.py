@@ -32,7 +32,7 @@ from pydantic import BaseModel, Field
 from attnkit.data.corpus_files import file_digest
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
-from attnkit.device import processes, starting_processes
+from attnkit.device import process_count, starting_processes
 from attnkit.errors import DataError, MemoryLimitError
 from attnkit.storage.cache import note_text, read_note, read_or_build
 from attnkit.storage.files import DISK, sha256_file, sha256_json, write_synced
@@ -41,7 +41,7 @@ FORMAT = 2
 """Version of the folder format, part of the folders' names."""
 CHUNK_ROWS, CHUNK_CHARACTERS = 10_000, 2_000_000
 """Number of rows or, with long rows, of characters that ends a chunk."""
-ALONE = 10
+CHUNKS_BEFORE_POOL = 10
 """Number of chunks encoded before other processes are started, which takes a second."""
 
 Texts = tuple[list[str], list[str]]
@@ -176,7 +176,7 @@ def _map(path: Path, dtype: str) -> NDArray[Any]:
     return np.asarray(mapped)
 
 
-def _names(stream: bool) -> tuple[str, ...]:
+def _file_names(stream: bool) -> tuple[str, ...]:
     """Return the file names of a split, in the order of its digest."""
     pairs = ("target.ids", "source.ids", "target.offsets", "source.offsets")
     return pairs[:1] if stream else pairs
@@ -187,6 +187,10 @@ class _Flat(NamedTuple):
 
     ids: NDArray[np.integer[Any]]
     lengths: NDArray[np.int64]
+
+
+_EncodedChunk = tuple[dict[str, _Flat], Counts]
+"""Ids by side, and the counts of the rows."""
 
 
 @dataclass(frozen=True)
@@ -208,21 +212,21 @@ class RowEncoder:
         """Smallest unsigned type for all ids of both sides."""
         return "uint16" if max(map(len, self.tokenizer)) < 1 << 16 else "uint32"
 
-    def encode(self, number: int, texts: Texts) -> tuple[dict[str, _Flat], Counts]:
-        """Return the ids of chunk `number` by side (for a stream only the target), and the counts of its rows."""
+    def encode(self, number: int, texts: Texts) -> _EncodedChunk:
+        """Encode chunk `number`; of a stream only the target."""
         counts, room = Counts(rows=len(texts[1])), self.max_length - 1
-        target = self._flat(self.tokenizer.target, texts[1], f"{number}/0")
+        target = self._encode_side(self.tokenizer.target, texts[1], f"{number}/0")
         if self.stream:
             keep = target.lengths > 0
-            sides = {"target": _close(_Flat(target.ids, target.lengths[keep]))}
+            sides = {"target": _append_eos(_Flat(target.ids, target.lengths[keep]))}
             counts.empty = int((~keep).sum())
         else:
-            source = self._flat(self.tokenizer.source, texts[0], f"{number}/1")
+            source = self._encode_side(self.tokenizer.source, texts[0], f"{number}/1")
             empty = (source.lengths == 0) | (target.lengths == 0)
             over = ~empty & (np.maximum(source.lengths, target.lengths) > room)
             keep = ~empty if self.truncate else ~(empty | over)
-            target, source = _shorten(target, keep, room), _shorten(source, keep, room)
-            sides = {"target": target, "source": _close(source)}
+            target, source = _truncate(target, keep, room), _truncate(source, keep, room)
+            sides = {"target": target, "source": _append_eos(source)}
             counts.empty = int(empty.sum())
             counts.truncated = int(over.sum()) if self.truncate else 0
             counts.too_long = 0 if self.truncate else int(over.sum())
@@ -231,7 +235,7 @@ class RowEncoder:
         dtype = np.dtype(self.dtype).newbyteorder("<")
         return {side: _Flat(ids.astype(dtype), n) for side, (ids, n) in sides.items()}, counts
 
-    def _flat(self, vocabulary: Vocabulary, texts: list[str], name: str) -> _Flat:
+    def _encode_side(self, vocabulary: Vocabulary, texts: list[str], name: str) -> _Flat:
         """Encode texts into one array; `name` distinguishes the random draws of chunks and sides."""
         if self.sample is None:
             ids = vocabulary.encode(texts)
@@ -244,7 +248,7 @@ class RowEncoder:
         return _Flat(flat, lengths)
 
 
-def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
+def _truncate(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
     """Return the first `longest` ids of each kept row."""
     lengths = np.where(keep, np.minimum(flat.lengths, longest), 0)
     starts = np.cumsum(flat.lengths) - flat.lengths
@@ -252,7 +256,7 @@ def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
     return _Flat(flat.ids[column < np.repeat(lengths, flat.lengths)], lengths[keep])
 
 
-def _close(flat: _Flat) -> _Flat:
+def _append_eos(flat: _Flat) -> _Flat:
     """Append EOS to each row."""
     return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
 
@@ -277,7 +281,7 @@ def encode(
         content = {
             "dtype": encoder.dtype,
             "block": encoder.max_length if encoder.stream else 0,
-            "files": {name: sha256_file(draft / name) for name in _names(encoder.stream)},
+            "files": {name: sha256_file(draft / name) for name in _file_names(encoder.stream)},
             "counts": asdict(total),
         }
         write_synced(draft / "meta.json", note_text(content))
@@ -288,11 +292,11 @@ def encode(
 def _write(rows: Iterable[Row], encoder: RowEncoder, folder: Path, report: Callable[[int], None] | None) -> Counts:
     total, ends = Counts(), {"target": np.int64(0), "source": np.int64(0)}
     with ExitStack() as stack:
-        names = _names(encoder.stream)
+        names = _file_names(encoder.stream)
         files = {name: stack.enter_context(DISK.open(folder / name)) for name in names}
         for name in names[2:]:
             DISK.write(files[name], np.zeros(1, "<i8").tobytes())
-        for sides, counts in stack.enter_context(closing(_encoded(_chunks(rows), encoder))):
+        for sides, counts in stack.enter_context(closing(_encode_chunks(_chunks(rows), encoder))):
             for side, flat in sides.items():
                 DISK.write(files[f"{side}.ids"], flat.ids.tobytes())
                 if not encoder.stream:
@@ -319,24 +323,25 @@ def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:
         yield sources, targets
 
 
-def _encoded(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
+def _encode_chunks(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[_EncodedChunk, None, None]:
     """Yield each encoded chunk in order; after the first chunks, one process per core encodes."""
-    jobs = 1 if multiprocessing.current_process().daemon else processes()
+    jobs = 1 if multiprocessing.current_process().daemon else process_count()
     numbered = enumerate(chunks)
-    for number, texts in islice(numbered, ALONE if jobs > 1 else None):
+    for number, texts in islice(numbered, CHUNKS_BEFORE_POOL if jobs > 1 else None):
         yield encoder.encode(number, texts)
     if (first := next(numbered, None)) is None:
         return
     # spawn: a fork would copy the locks of torch's and sentencepiece's threads in their current state
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(encoder,))
-    waiting = deque[Future[tuple[dict[str, _Flat], Counts]]]()
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, spawn, initializer=_init_worker, initargs=(encoder,))
+    futures = deque[Future[_EncodedChunk]]()
     try:
         for number, texts in chain([first], numbered):
-            if len(waiting) == jobs:
-                yield waiting.popleft().result()
+            if len(futures) == jobs:
+                yield futures.popleft().result()
             with starting_processes():  # the pool starts processes on demand
-                waiting.append(pool.submit(_encode, number, texts))
-        for future in waiting:
+                futures.append(pool.submit(_encode_in_worker, number, texts))
+        for future in futures:
             yield future.result()
     except BrokenProcessPool as error:
         raise MemoryLimitError(
@@ -347,23 +352,23 @@ def _encoded(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[tuple[di
         pool.shutdown(cancel_futures=True)
 
 
-_encoder: RowEncoder
+_worker_encoder: RowEncoder
 """Encoder of a process in the pool."""
 
 
-def _begin(encoder: RowEncoder) -> None:
+def _init_worker(encoder: RowEncoder) -> None:
     """Set the encoder of a process in the pool, and exit when its parent process ends."""
-    global _encoder
-    _encoder = encoder
+    global _worker_encoder
+    _worker_encoder = encoder
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def follow() -> None:  # after kill -9 the pool leaves its processes behind
+    def exit_with_parent() -> None:  # after kill -9 the pool leaves its processes behind
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _encode(number: int, texts: Texts) -> tuple[dict[str, _Flat], Counts]:
-    return _encoder.encode(number, texts)
+def _encode_in_worker(number: int, texts: Texts) -> _EncodedChunk:
+    return _worker_encoder.encode(number, texts)

@@ -31,11 +31,11 @@ from attnkit.storage.files import GZIP, input_error, open_file
 Errors = Literal["strict", "replace"] | None
 """Handling of malformed UTF-8; None: strict, for input that no recipe describes."""
 
-LONGEST = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """Maximum length of a line in bytes."""
-WHOLE = 256 << 20
+MAX_TEXT_BYTES = 256 << 20
 """Maximum length of a text that is read as a whole, in bytes."""
-RATIO = 100
+MAX_RATIO = 100
 """Maximum ratio of text to compressed bytes, once the text exceeds FREE; prose has 2 to 5."""
 FREE = 16 << 20
 """Bytes of text that any compressed file may hold."""
@@ -44,7 +44,7 @@ XZ_MEMORY = 256 << 20
 
 XZ = b"\xfd7zXZ\x00"
 BOM = "\ufeff"
-OTHER = {
+NOT_TEXT = {
     b"\xff\xfe": "UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
     b"PK\x03\x04": "a zip archive; unpack it, or compress the text with gzip",
@@ -56,7 +56,7 @@ OTHER = {
 
 PERSONA_END = " __eop__ "
 TURN_END = " __eot__ "
-HISTORY = 5
+MAX_HISTORY = 5
 """Maximum number of earlier turns in a row of ParlAI's format."""
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
 
@@ -83,15 +83,15 @@ def read_lines(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
     """
     counts, number, size = Counts() if counts is None else counts, 0, 0
     with _opened(path) as (text, packed):
-        while line := text.readline(LONGEST + 1):
+        while line := text.readline(MAX_LINE_BYTES + 1):
             number += 1
             size += len(line)
             if packed:
                 _check_growth(path, size, packed)
             end = 2 if line.endswith(b"\r\n") else line.endswith(b"\n")
-            if len(line) > LONGEST and not end:
+            if len(line) > MAX_LINE_BYTES and not end:
                 raise DataError(
-                    f"{path}:{number}: the line is longer than {LONGEST:,} bytes; is this a text "
+                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text "
                     "file with a sentence or a row a line?"
                 )
             decoded = _decoded(line[: len(line) - end], path, number, errors, counts)
@@ -103,14 +103,14 @@ def read_lines(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
 
 
 def read_whole(path: Path | Stream, errors: Errors = "strict", counts: Counts | None = None) -> str:
-    """Return a whole text by the same rules; raises as `read_lines`, and DataError if it is longer than WHOLE."""
+    """Return a whole text by the same rules; raises as `read_lines`, and DataError beyond MAX_TEXT_BYTES."""
     with _opened(path) as (text, packed):
-        content = text.read(WHOLE + 1)
+        content = text.read(MAX_TEXT_BYTES + 1)
         if packed:
             _check_growth(path, len(content), packed)
-    if len(content) > WHOLE:
+    if len(content) > MAX_TEXT_BYTES:
         raise DataError(
-            f"{path}: is longer than {WHOLE:,} bytes, the most that is read as one document; write "
+            f"{path}: is longer than {MAX_TEXT_BYTES:,} bytes, the most that is read as one document; write "
             "a row a line: jq -c '.[]' FILE.json > FILE.jsonl"
         )
     decoded = _decoded(content, path, 1, errors, Counts() if counts is None else counts)
@@ -120,7 +120,7 @@ def read_whole(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
 def read_start(path: Path) -> bytes:
     """Return the first mebibyte of a text, without a byte order mark."""
     with _opened(path) as (text, _):
-        return text.read(LONGEST).removeprefix(BOM.encode())
+        return text.read(MAX_LINE_BYTES).removeprefix(BOM.encode())
 
 
 def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[str]:
@@ -141,13 +141,13 @@ def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = Non
 
 def read_pairs(source: Path, target: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[Row]:
     """Yield rows of two aligned files, line by line. Raises DataError with both numbers of lines if they differ."""
-    left, right = read_text(source, errors, counts), read_text(target, errors, counts)
-    for number, (ours, theirs) in enumerate(zip_longest(left, right), 1):
-        if ours is None:
-            raise ragged((source, target), (number - 1, number + sum(1 for _ in right)))
-        if theirs is None:
-            raise ragged((source, target), (number + sum(1 for _ in left), number - 1))
-        yield Row(ours, theirs)
+    sources, targets = read_text(source, errors, counts), read_text(target, errors, counts)
+    for number, (source_line, target_line) in enumerate(zip_longest(sources, targets), 1):
+        if source_line is None:
+            raise ragged((source, target), (number - 1, number + sum(1 for _ in targets)))
+        if target_line is None:
+            raise ragged((source, target), (number + sum(1 for _ in sources), number - 1))
+        yield Row(source_line, target_line)
 
 
 def join_dialogue(persona: Sequence[str], turns: Sequence[str]) -> str:
@@ -177,7 +177,7 @@ def read_parlai(path: Path, errors: Errors = "strict", counts: Counts | None = N
             raise DataError(f"{path}:{position}: must be a number, a turn, a tab and a reply")
         if turn != "__SILENCE__":
             turns.append(turn)
-        yield Row(join_dialogue(persona, turns[-HISTORY:]), replies[0])
+        yield Row(join_dialogue(persona, turns[-MAX_HISTORY:]), replies[0])
         turns.append(replies[0])
 
 
@@ -200,28 +200,27 @@ def _decoded(text: bytes, path: Path | Stream, number: int, errors: Errors, coun
             return decoded
         line = number + text.count(b"\n", 0, error.start)
         byte = error.start - text.rfind(b"\n", 0, error.start)
-        what = next((word for magic, word in OTHER.items() if text.startswith(magic)), None)
-        if line == 1 and what:
-            raise DataError(f"{path}: this is {what}") from error
+        kind = next((kind for magic, kind in NOT_TEXT.items() if text.startswith(magic)), None)
+        if line == 1 and kind:
+            raise DataError(f"{path}: this is {kind}") from error
         advice = "convert the text to UTF-8"
         if errors:
-            advice = "save the file as UTF-8, or set data.errors=replace to have such bytes "
-            advice += "replaced and counted"
-        bad = text[error.start]
-        raise DataError(f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{bad:02x}); {advice}") from error
+            advice = "save the file as UTF-8, or set data.errors=replace to have such bytes replaced and counted"
+        value = text[error.start]
+        raise DataError(f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{value:02x}); {advice}") from error
 
 
-def _check_growth(path: Path | Stream, size: int, packed: "_Counted") -> None:
+def _check_growth(path: Path | Stream, size: int, packed: "_CountingFile") -> None:
     """Refuse text that is far longer than its compressed bytes, as in a decompression bomb."""
-    if size > FREE and size > RATIO * packed.taken:
+    if size > FREE and size > MAX_RATIO * packed.bytes_read:
         raise DataError(
-            f"{path}: compressed data that grows more than {RATIO}-fold is refused; "
+            f"{path}: compressed data that grows more than {MAX_RATIO}-fold is refused; "
             "unpack it first if it is what you mean"
         )
 
 
 @contextmanager
-def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]:
+def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_CountingFile | None"]]:
     """Yield a text, unpacked if it is gzip or xz data, and the compressed file or None."""
     kind = ""
     with nullcontext(path.file) if isinstance(path, Stream) else open_file(path) as file:
@@ -229,13 +228,13 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]
             # blocks until the first bytes arrive, as reading the first line would
             start = file.peek(len(XZ)) if isinstance(file, io.BufferedReader) else b""
             text: Any = file
-            packed: Any = _Counted(file)
+            packed: Any = _CountingFile(file)
             if start.startswith(GZIP):
                 text, kind = gzip.GzipFile(fileobj=packed), "gzip"
             elif start.startswith(XZ):
                 text, kind = _XzFile(packed), "xz"
             if kind:  # readline is faster in a buffer
-                text = io.BufferedReader(text, LONGEST)
+                text = io.BufferedReader(text, MAX_LINE_BYTES)
             yield text, packed if kind else None
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
             raise DataError(f"{path}: damaged {kind} data ({error}); fetch the file again") from error
@@ -243,22 +242,22 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]
             raise input_error(error, Path(str(path))) from error
 
 
-class _Counted:
+class _CountingFile:
     """File that counts the bytes read, which a pipe cannot report."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file, self.taken = file, 0
+        self.file, self.bytes_read = file, 0
 
     def read(self, size: int = -1) -> bytes:
         data = self.file.read(size)
-        self.taken += len(data)
+        self.bytes_read += len(data)
         return data
 
 
 class _XzFile(io.RawIOBase):
     """Text in xz streams; `lzma.LZMAFile` drops data after a damaged header and does not limit its memory."""
 
-    def __init__(self, file: _Counted) -> None:
+    def __init__(self, file: _CountingFile) -> None:
         self._file, self._rest = file, b""
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
 
@@ -269,7 +268,7 @@ class _XzFile(io.RawIOBase):
         while True:
             data, self._rest = self._rest, b""
             if not data and (self._stream.eof or self._stream.needs_input):
-                data = self._file.read(LONGEST)
+                data = self._file.read(MAX_LINE_BYTES)
                 if not data and self._stream.eof:
                     return 0
                 if not data:

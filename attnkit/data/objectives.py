@@ -37,7 +37,7 @@ SIGNATURES = {"span-corruption": f"noise:{DENSITY}|span:{MEAN_SPAN}", "masked": 
 FIXED = (0, 0)
 """Seed and epoch of the noise in validation and test."""
 _OF_SPANS, _OF_MASKS = 2, 3
-"""Seeds that distinguish these draws from each other and from those of `batch.plan`, which are 0 and 1."""
+"""Seeds that distinguish these draws from each other and from `batch.plan`, which uses 0 and 1."""
 CHUNK = 2**20
 """Number of tokens masked at a time."""
 
@@ -70,21 +70,21 @@ def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tup
     """
     ids: Ids = stream.target.ids
     mask, pieces = vocabulary.id_of(MASK), np.uint64(len(vocabulary) - len(RESERVED))
-    # one random stream, whatever CHUNK is: the draws of all tokens, then all random tokens
-    draws, others = (np.random.PCG64((*noise, _OF_MASKS)) for _ in range(2))
-    others.advance(len(ids))
-    seen, hidden = np.empty(len(ids), ids.dtype), np.empty(len(ids), ids.dtype)
+    # one random stream, independent of CHUNK: the draws of all tokens, then all random tokens
+    draws, random_draws = (np.random.PCG64((*noise, _OF_MASKS)) for _ in range(2))
+    random_draws.advance(len(ids))
+    source, target = np.empty(len(ids), ids.dtype), np.empty(len(ids), ids.dtype)
     for start in range(0, len(ids), CHUNK):
         here = slice(start, start + CHUNK)
         part = ids[here]
         draw = draws.random_raw(len(part)) / 2.0**64 / DENSITY  # below 1: predicted
-        chosen = (draw < 1) & (part != EOS)
-        other = others.random_raw(len(part)) % pieces + np.uint64(len(RESERVED))
-        seen[here] = np.where(chosen & (draw < HIDDEN + RANDOM), other.astype(ids.dtype), part)
-        seen[here][chosen & (draw < HIDDEN)] = mask
-        hidden[here] = np.where(chosen, part, ids.dtype.type(PAD))
-    target = Blocks(hidden, length)
-    return replace(stream, source=Ragged(seen, np.append(target.starts, len(ids))), target=target)
+        predicted = (draw < 1) & (part != EOS)
+        random = random_draws.random_raw(len(part)) % pieces + np.uint64(len(RESERVED))
+        source[here] = np.where(predicted & (draw < HIDDEN + RANDOM), random.astype(ids.dtype), part)
+        source[here][predicted & (draw < HIDDEN)] = mask
+        target[here] = np.where(predicted, part, ids.dtype.type(PAD))
+    windows = Blocks(target, length)
+    return replace(stream, source=Ragged(source, np.append(windows.starts, len(ids))), target=windows)
 
 
 def noise_of(length: int) -> tuple[int, int]:
@@ -108,55 +108,55 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
     there are fewer than two tokens.
     """
     ids = stream.target.ids[stream.target.ids != EOS]
-    marks = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)
-    bits = Bits((*noise, _OF_SPANS))
-    whole = len(ids) // max_length * max_length
-    texts = [ids[:whole].reshape(-1, max_length), ids[None, whole:]]
-    parts = [some for some in texts if some.shape[1] > 1 and len(some)]
+    sentinel_ids = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)
+    gap_bits = Bits((*noise, _OF_SPANS))
+    end = len(ids) // max_length * max_length
+    parts = [ids[:end].reshape(-1, max_length), ids[None, end:]]
+    parts = [part for part in parts if part.shape[1] > 1 and len(part)]
     if not parts:
         raise DataError(f"the text has {len(ids)} tokens; span corruption needs 2 at least")
     sources, targets = list[Ids](), list[Ids]()
     for part in parts:
         rows, length = part.shape
         # The random stream holds the draws of all gaps, then of all spans; it does not depend on CHUNK.
-        of_spans = Bits()
-        of_spans.state = bits.state
-        of_spans.advance(rows * (length - noise_of(length)[0] - 1))
+        span_bits = Bits()
+        span_bits.state = gap_bits.state
+        span_bits.advance(rows * (length - noise_of(length)[0] - 1))
         step = max(1, CHUNK // length)
         for start in range(0, rows, step):
-            source, target = _pairs(part[start : start + step], marks, bits, of_spans)
+            source, target = _pairs(part[start : start + step], sentinel_ids, gap_bits, span_bits)
             sources.append(source)
             targets.append(target)
-        bits = of_spans
+        gap_bits = span_bits
     return replace(stream, source=_rows(sources), target=_rows(targets))
 
 
 def _rows(parts: Sequence[Ids]) -> Ragged:
     """Concatenate parts [n, S] into rows; the rows of a part have equal lengths."""
-    widths = np.concatenate([np.full(*part.shape) for part in parts])
+    widths = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
     return Ragged(np.concatenate([part.ravel() for part in parts]), np.append(0, widths.cumsum()))
 
 
-def _pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:
+def _pairs(texts: Ids, sentinel_ids: Ids, gap_bits: Bits, span_bits: Bits) -> tuple[Ids, Ids]:
     """Return sources with EOS [n, S] and targets without EOS [n, T] of texts [n, L]."""
     rows, length = texts.shape
     noise, spans = noise_of(length)
-    gaps = _split(rows, length - noise, spans, of_gaps)
-    lengths = np.stack((gaps, _split(rows, noise, spans, of_spans)), 2)  # [n, spans, 2]: gap, span
+    gaps = _split(rows, length - noise, spans, gap_bits)
+    lengths = np.stack((gaps, _split(rows, noise, spans, span_bits)), 2)  # [n, spans, 2]: gap, span
     masked = np.repeat(np.tile([False, True], rows * spans), lengths.ravel()).reshape(rows, length)
     first = masked.copy()
     first[:, 1:] &= ~masked[:, :-1]
     number = first.cumsum(1)  # number of the span, from 1
     source = np.full((rows, length - noise + spans + 1), EOS, texts.dtype)
     kept = ~masked | first
-    source[:, :-1] = np.where(first, marks[number - 1], texts)[kept].reshape(rows, -1)
-    target = np.full((rows, noise + spans + 1), marks[spans], texts.dtype)
+    source[:, :-1] = np.where(first, sentinel_ids[number - 1], texts)[kept].reshape(rows, -1)
+    target = np.full((rows, noise + spans + 1), sentinel_ids[spans], texts.dtype)
     number = number[masked].reshape(rows, noise)
     places = np.arange(noise) + number  # token of span k: k sentinels precede it
     np.put_along_axis(target, places, texts[masked].reshape(rows, noise), 1)
     begins = first[masked].reshape(rows, noise)
     row, token = begins.nonzero()
-    target[row, places[row, token] - 1] = marks[number[row, token] - 1]
+    target[row, places[row, token] - 1] = sentinel_ids[number[row, token] - 1]
     return source, target
 
 

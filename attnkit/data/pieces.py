@@ -37,18 +37,18 @@ class Pieces:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS; an empty text gives an empty list."""
-        read = [to_model(self.text(text)) for text in texts]
-        if not self._reads_spaces:
-            return self._encode(read)
-        if not self.symbols:
-            return self._encode([text and f" {text}" for text in read])
-        rows = [self.special.split(f" {text}") if text else [] for text in read]
+        texts = [to_model(self.text(text)) for text in texts]
+        if not self._keeps_leading_space:
+            return self._encode(texts)
+        symbols = self.symbols
+        if not symbols:
+            return self._encode([text and f" {text}" for text in texts])
+        rows = [self.special.split(f" {text}") if text else [] for text in texts]
         ids = iter(self._encode([part for row in rows for part in row[::2]]))  # even parts: text between symbols
-        found = self.symbols
-        return [[i for n, part in enumerate(row) for i in ([found[part]] if n % 2 else next(ids))] for row in rows]
+        return [[i for n, part in enumerate(row) for i in ([symbols[part]] if n % 2 else next(ids))] for row in rows]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence of ids: one line each, whatever the pieces contain.
+        """Return the text of each sequence of ids, always on one line.
 
         PAD, BOS and EOS vanish, UNK becomes U+2047. Raises IndexError if an id is outside the vocabulary.
         """
@@ -71,7 +71,7 @@ class Pieces:
         return ids
 
     @cached_property
-    def _reads_spaces(self) -> bool:
+    def _keeps_leading_space(self) -> bool:
         """Whether a text keeps its leading space, as in models trained by attnkit.
 
         Other models put a space before every text, so that parts of a text cannot be encoded.

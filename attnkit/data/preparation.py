@@ -19,8 +19,8 @@ from attnkit.data.objectives import FIXED, MASK, apply_objective, check_marked, 
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import (
-    TRAINED,
     TRAINING_CHARACTERS,
+    TRAINING_VERSION,
     UNKNOWN_WORD,
     LabelVocabulary,
     Tokenizer,
@@ -110,13 +110,13 @@ def prepare(
     reports += [*corpus.notes, *split_notes(recipe)]
     digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
     train, valid = (
-        _as_read(recipe, tokenizer, split, FIXED, f"{corpus.name}: {name}")
+        _with_objective(recipe, tokenizer, split, FIXED, f"{corpus.name}: {name}")
         for name, split in zip(("train", "valid"), splits, strict=True)
     )
     return PreparedData(corpus, tokenizer, train, valid, reports, digest, root, splits[0])
 
 
-def _as_read(
+def _with_objective(
     recipe: schema.Recipe, tokenizer: Tokenizer, split: Encoded, noise: tuple[int, int], name: str
 ) -> Encoded:
     """Return a split as training reads it: with noise, with labels as targets, or unchanged."""
@@ -145,17 +145,17 @@ def _check_lengths(recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, 
 
 
 def check_rows_fit(recipe: schema.Recipe, vocabulary: Vocabulary | None = None) -> None:
-    """Raise DataError if generated rows of `eval.lengths` exceed `data.max_length`; a word is at least one token."""
+    """Raise DataError if rows of `eval.lengths` exceed `data.max_length`; without vocabulary, count words."""
     longest = max(recipe.eval.lengths, default=0)
     if not longest or recipe.task not in ("recall", "tagging"):
         return
     row = next(Corpus.open(recipe.data, recipe.task).rows("train", length=longest))
     tokens = vocabulary.encode(row[:2]) if vocabulary else [text.split() for text in row[:2]]
-    most, room = max(map(len, tokens)), recipe.data.max_length - 1
-    if most > room:
+    number, limit = max(map(len, tokens)), recipe.data.max_length
+    if number >= limit:
         raise DataError(
-            f"eval.lengths: a row of {longest:,} has {most:,} tokens, and one more for its "
-            f"end; data.max_length is {room + 1:,}: raise it"
+            f"eval.lengths: a row of {longest:,} has {number:,} tokens, and one more for its "
+            f"end; data.max_length is {limit:,}: raise it"
         )
 
 
@@ -260,7 +260,7 @@ def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed:
     each epoch from the result. The cache keeps one epoch of a seed.
     """
     split = _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream
-    return _as_read(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
+    return _with_objective(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
 
 
 def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
@@ -294,18 +294,18 @@ def _tokenizer(
         return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]
     section = spec.model_dump(mode="json", exclude={"model", "sampling"})
     fingerprint = corpus.fingerprint("train")
-    limits = [TRAINED, TRAINING_CHARACTERS, sentencepiece.__version__]
+    limits = [TRAINING_VERSION, TRAINING_CHARACTERS, sentencepiece.__version__]
     key = sha256_json(["tokenizer", limits, section, controls, form, fingerprint])
 
     def build(draft: Path) -> None:
-        rows, seen = subsample(_watched(corpus.rows("train"), progress))
+        rows, seen = subsample(_reporting(corpus.rows("train"), progress))
         rows += [Row(corpus.words, "")] if corpus.words else []
         texts = (text for row in rows for text in row[:2] if UNKNOWN_WORD in text)
-        chosen, unknown = spec, sum(text.split().count(UNKNOWN_WORD) for text in texts)
+        settings, unknown = spec, sum(text.split().count(UNKNOWN_WORD) for text in texts)
         if unknown and UNKNOWN_WORD not in spec.special:
             # with its space, so that it is one token in the text
-            chosen = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
-        trained = Tokenizer.train(chosen, rows, controls=controls, form=form)
+            settings = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
+        trained = Tokenizer.train(settings, rows, controls=controls, form=form)
         trained.save(draft)
         write_synced(draft / "meta.json", note_text(vars(TokenizerFacts(trained.digest, len(rows), seen, unknown))))
 
@@ -332,7 +332,7 @@ def _tokenizer(
     return tokenizer, lines
 
 
-def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:
+def _reporting(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:
     for number, row in enumerate(rows, start=1):
         yield row
         if progress is not None and number % _REPORT_EVERY == 0:

@@ -23,11 +23,10 @@ def training_row(row: Row, data: DataConfig, split: str, number: int) -> Row:
     probability `data.other` a passage without it, otherwise none.
     """
     draw = Draw(f"reading/{data.seed}/{split}/{number}")
-    gold_fraction, distractor_fraction = data.gold, data.other
     point, context = draw.randrange(10**6) / 10**6, ""
-    if point < gold_fraction:
+    if point < data.gold:
         context = " ".join(_gold(row))
-    elif point < gold_fraction + distractor_fraction:
+    elif point < data.gold + data.other:
         others = distractors(row)
         context = draw.choice(others) if others else ""
     return Row(f"{context} {row.source}".strip(), row.target, row.references)
@@ -55,7 +54,7 @@ class QuestionSet:
             raise DataError("no row has contexts: questions are asked with passages")
         self.rows, self._seed = rows, seed
         self._pool = list(dict.fromkeys(text for row in rows for text in _gold(row)))
-        self._others: dict[int, list[str]] = {}
+        self._distractors: dict[int, list[str]] = {}
 
     def contexts(self, number: int, count: int) -> Passages | None:
         """Return `count` contexts of a row; None if the row needs more, or there are too few.
@@ -70,16 +69,16 @@ class QuestionSet:
         if count < len(needed):
             return None
         # Distractors: first the row's own passages, then passages of other rows.
-        wanted = count - len(needed)
-        known = self._others.setdefault(number, list(dict.fromkeys(distractors(row))))
-        if len(known) < wanted:
-            taken = {*known, *row.contexts}
+        missing = count - len(needed)
+        others = self._distractors.setdefault(number, list(dict.fromkeys(distractors(row))))
+        if len(others) < missing:
+            excluded = {*others, *row.contexts}
             for text in Draw(f"others/{self._seed}/{number}").sample(self._pool):
-                if text not in taken and not contains_answer(text, accepted(row)):
-                    known.append(text)
-        if len(known) < wanted:
+                if text not in excluded and not contains_answer(text, accepted(row)):
+                    others.append(text)
+        if len(others) < missing:
             return None
-        contexts = known[:wanted]
+        contexts = others[:missing]
         draw = Draw(f"places/{self._seed}/{number}/{count}")
         positions = sorted(draw.sample(range(count), len(needed)))
         for position, text in zip(positions, needed, strict=True):

@@ -18,14 +18,14 @@ def rare_words(vocabulary: Vocabulary, texts: Iterable[str]) -> Counter[str]:
     if not _has_words(vocabulary):
         return Counter()
     split = [text.split() for text in texts]
-    every = list(dict.fromkeys(word for words in split for word in words))
+    distinct = list(dict.fromkeys(word for words in split for word in words))
     rare = {
         word
-        for word, ids in zip(every, vocabulary.encode(every), strict=True)
+        for word, ids in zip(distinct, vocabulary.encode(distinct), strict=True)
         if sum(piece.strip(MARK).isalpha() for piece in vocabulary.pieces(ids)) > 1
     }
     found = [(words, [word for word in words if word in rare]) for words in split]
-    return Counter(some[0] for words, some in found if some and len(some) * 2 >= len(words))
+    return Counter(matches[0] for words, matches in found if matches and len(matches) * 2 >= len(words))
 
 
 def unlike_note(found: Counter[str] | None, lines: int = 1) -> str:
@@ -42,5 +42,5 @@ def unlike_note(found: Counter[str] | None, lines: int = 1) -> str:
 @lru_cache(4)
 def _has_words(vocabulary: Vocabulary) -> bool:
     """Return whether at least a quarter of the pieces are or begin words of three or more letters."""
-    every = vocabulary.pieces(range(len(vocabulary)))
-    return sum(len(piece) > 3 and piece[0] == MARK for piece in every) >= len(every) / 4
+    pieces = vocabulary.pieces(range(len(vocabulary)))
+    return sum(len(piece) > 3 and piece[0] == MARK for piece in pieces) >= len(pieces) / 4

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnkit.data.formats import LONGEST, Errors, join_dialogue, read_lines, read_start, read_whole
+from attnkit.data.formats import MAX_LINE_BYTES, Errors, join_dialogue, read_lines, read_start, read_whole
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import NormalForm, clean, normal_form
 from attnkit.errors import DataError, UnavailableError
@@ -66,7 +66,7 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
     if kind == "csv":
         start = read_start(path).partition(b"\n")[0]
         options = {"delimiter": ";" if b";" in start and b"," not in start else ",", "strict": True}
-    csv.field_size_limit(LONGEST)
+    csv.field_size_limit(MAX_LINE_BYTES)
     table = csv.reader((line + "\n" for line in read_lines(path, errors, counts)), **options)
     names: list[str] = []
     while True:
@@ -74,8 +74,8 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
         try:
             cells = next(table, None)
         except csv.Error as error:
-            what = next((plain for start, plain in CSV_ERRORS.items() if str(error).startswith(start)), str(error))
-            raise DataError(f"{place}: not {kind.upper()}: {what}") from error
+            reason = next((plain for start, plain in CSV_ERRORS.items() if str(error).startswith(start)), str(error))
+            raise DataError(f"{place}: not {kind.upper()}: {reason}") from error
         if cells is None:
             return
         if not cells:  # an empty line
@@ -84,8 +84,8 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
             names = [cell.strip() for cell in cells]
             if numbered:
                 names = [str(number) for number in range(1, len(cells) + 1)]
-            elif twice := next((name for name in names if names.count(name) > 1), None):
-                raise DataError(f"{place}: two columns are called {twice!r}; rename one")
+            elif duplicate := next((name for name in names if names.count(name) > 1), None):
+                raise DataError(f"{place}: two columns are called {duplicate!r}; rename one")
             else:
                 continue
         if len(cells) != len(names):
@@ -117,9 +117,9 @@ def _parsed(text: str, path: Path, line: int = 1) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        what = error.msg if text.strip() else "the line is empty"
+        reason = error.msg if text.strip() else "the line is empty"
         place = f"{path}:{line + error.lineno - 1}:{error.colno}"
-        raise DataError(f"{place}: not JSON: {what}") from error
+        raise DataError(f"{place}: not JSON: {reason}") from error
     except (RecursionError, ValueError) as error:
         raise DataError(f"{path}:{line}:1: not JSON that can be read: {error}") from error
 
@@ -163,16 +163,15 @@ def _document(path: Path, errors: Errors, counts: Counts) -> Records:
         value = value[arrays[0]] if arrays else [value]
     if not isinstance(value, list):
         raise DataError(f"{path}: must be a JSON array of objects, not {kind_of(value)}")
-    for number, one in enumerate(value, 1):
-        if not isinstance(one, dict):
-            raise DataError(f"{path}: row {number}: must be a JSON object, not {kind_of(one)}")
-        yield f"{path}: row {number}", one
+    for number, record in enumerate(value, 1):
+        if not isinstance(record, dict):
+            raise DataError(f"{path}: row {number}: must be a JSON object, not {kind_of(record)}")
+        yield f"{path}: row {number}", record
 
 
 def _arrays(values: dict[str, Any]) -> list[str]:
     """Return the names of the fields that hold arrays of objects."""
-    lists = {key: value for key, value in values.items() if isinstance(value, list)}
-    return [key for key, value in lists.items() if value and isinstance(value[0], dict)]
+    return [key for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
 
 
 def kind_of(value: object) -> str:
@@ -189,14 +188,14 @@ def read_rows(
     *,
     source: str | None = "source",
     target: str = "target",
-    usual: tuple[str, str] | None = None,
+    defaults: tuple[str, str] | None = None,
     labels: Sequence[str] = (),
 ) -> Iterator[Row]:
     """Yield the rows of a file of records; with `source` None, sources are empty.
 
-    Without the target field the first reference is the target; a list in the target field holds references. `usual`
-    gives default field names for a recipe: `source` and `target` may then be languages, and the default is read if the
-    first row has no such field. With `labels`, a target may be the index of a label.
+    Without the target field the first reference is the target; a list in the target field holds references. `defaults`
+    are the field names if a recipe gives none: `source` and `target` may then be languages, and a default is read if
+    the first row has no such field. With `labels`, a target may be the index of a label.
 
     Raises:
         MissingInputError: The file does not exist.
@@ -207,13 +206,13 @@ def read_rows(
     records = read_records(path, kind, errors, counts, numbered=target.isdecimal())
     for number, (place, values) in enumerate(records):
         fields = _Fields(place, values, kind in ("csv", "tsv"), errors, counts)
-        if number == 0 and usual:
-            source, target = fields.names(source, target, usual, (str, int) if labels else (str,))
-        contexts, given = fields.texts("contexts"), fields.get(target)
-        references = fields.texts(target if isinstance(given, list) else "references")
-        if labels and given not in labels and (at := fields.number(given)) is not None:
-            output = labels[fields.within(target, at, len(labels))]
-        elif references and (given is MISSING or isinstance(given, list)):
+        if number == 0 and defaults:
+            source, target = fields.names(source, target, defaults, (str, int) if labels else (str,))
+        contexts, value = fields.texts("contexts"), fields.get(target)
+        references = fields.texts(target if isinstance(value, list) else "references")
+        if labels and value not in labels and (index := fields.number(value)) is not None:
+            output = labels[fields.within(target, index, len(labels))]
+        elif references and (value is MISSING or isinstance(value, list)):
             output = references[0]
         else:
             output = fields.text(target)
@@ -266,35 +265,35 @@ class _Fields:
         return value
 
     def names(
-        self, source: str | None, target: str, usual: tuple[str, str], kinds: tuple[type, ...]
+        self, source: str | None, target: str, defaults: tuple[str, str], kinds: tuple[type, ...]
     ) -> tuple[str | None, str]:
         """Return the fields of source and target: in the recipe, or the defaults. Raises DataError without either."""
-        words = {"target": target} if source is None else {"source": source, "target": target}
-        usually = dict(zip(("source", "target"), usual, strict=True))
-        found = {side: self._find(word, usually[side]) for side, word in words.items()}
-        lacking = [side for side, name in found.items() if name is None]
-        if not lacking:
+        names = {"target": target} if source is None else {"source": source, "target": target}
+        default = dict(zip(("source", "target"), defaults, strict=True))
+        found = {side: self._find(name, default[side]) for side, name in names.items()}
+        missing = [side for side, name in found.items() if name is None]
+        if not missing:
             return found.get("source"), found["target"] or target
         texts = texts_of(self.values, kinds)
-        free = [name for name in texts if name not in found.values()]
+        unused = [name for name in texts if name not in found.values()]
         # prefer fields with letters: an identifier is an unlikely source or target
-        free = [key for key in free if re.search("[^\\W\\d_]", str(self.get(key)))] or free
-        near = {side: nearest(words[side], free) or nearest(usually[side], free) for side in lacking}
-        rest = iter([name for name in free if name not in near.values()])
-        keys = [shlex.quote(f"data.{side}={near[side] or next(rest, '...')}") for side in lacking]
-        tried = " or ".join(map(repr, dict.fromkeys((words[lacking[0]], usually[lacking[0]]))))
+        unused = [key for key in unused if re.search("[^\\W\\d_]", str(self.get(key)))] or unused
+        near = {side: nearest(names[side], unused) or nearest(default[side], unused) for side in missing}
+        rest = iter([name for name in unused if name not in near.values()])
+        keys = [shlex.quote(f"data.{side}={near[side] or next(rest, '...')}") for side in missing]
+        expected = " or ".join(map(repr, dict.fromkeys((names[missing[0]], default[missing[0]]))))
         hint = ", or data.source=1 data.target=2 where columns have no names" * self.flat
         raise DataError(
-            f"{self.place}: no field {tried} for the {lacking[0]}; the first row has "
+            f"{self.place}: no field {expected} for the {missing[0]}; the first row has "
             f"{', '.join(map(repr, texts)) or 'no texts'}: set {' '.join(keys)}{hint}"
         )
 
-    def _find(self, word: str, usual: str) -> str | None:
-        for name in (word, f"{NESTED}.{word}", usual):
-            if self.get(name) is not MISSING:
-                return name
-        instead = {"source": ("persona", "turns")}.get(usual, ("references",))
-        return usual if any(name in self.values for name in instead) else None
+    def _find(self, name: str, default: str) -> str | None:
+        for key in (name, f"{NESTED}.{name}", default):
+            if self.get(key) is not MISSING:
+                return key
+        substitutes = {"source": ("persona", "turns")}.get(default, ("references",))
+        return default if any(key in self.values for key in substitutes) else None
 
     def source(self, key: str) -> str:
         """Return the input text: the field, or a dialogue joined from `persona` and `turns`."""

@@ -21,7 +21,7 @@ class Counts:
     """Numbers of rows and repairs; readers and the encoder add to the same object.
 
     Readers count rows and repairs of text. The encoder counts kept, empty, too_long and truncated rows and unknown
-    tokens: a reader never drops a row, so that aligned files stay aligned. `COUNTED` describes the other numbers.
+    tokens: a reader never drops a row, so that aligned files stay aligned. `DESCRIPTIONS` describes the other numbers.
     """
 
     rows: int = 0
@@ -46,13 +46,13 @@ class Counts:
         encoded = self.kept or self.empty or self.too_long
         rows = f"{self.rows:,} row{'' if self.rows == 1 else 's'} read"
         lines = [rows + (f", {self.kept:,} kept" if encoded else "")]
-        for name, what in COUNTED.items():
+        for name, what in DESCRIPTIONS.items():
             if number := getattr(self, name):
                 lines.append(f"{number:,} {what.format(s='' if number == 1 else 's')}")
         return lines
 
 
-COUNTED = {
+DESCRIPTIONS = {
     "empty": "row{s} dropped: the source or the target is empty",
     "too_long": "row{s} dropped: too many tokens",
     "truncated": "row{s} truncated to the maximum length",

@@ -121,12 +121,14 @@ def sample(texts: Sequence[str], segmenter: Segmenter, special: Mapping[str, int
     random = Random(seed)
     words = Counter(word for text in texts for word in text.split(" ") if word)
     draws = {
-        word: cycle(_word(word, segmenter, special, min(number, _DRAWS), random)) for word, number in words.items()
+        word: cycle(_segment(word, segmenter, special, min(number, _DRAWS), random)) for word, number in words.items()
     }
     return [[id_ for word in text.split(" ") if word for id_ in next(draws[word])] for text in texts]
 
 
-def _word(word: str, segmenter: Segmenter, special: Mapping[str, int], number: int, random: Random) -> list[list[int]]:
+def _segment(
+    word: str, segmenter: Segmenter, special: Mapping[str, int], number: int, random: Random
+) -> list[list[int]]:
     """Return `number` segmentations of a word; a run of unknown characters is one token."""
     # Longest match first, as in sentencepiece.
     names = sorted(map(re.escape, special), key=len, reverse=True)

@@ -20,7 +20,7 @@ NOTHING = "_"
 NormalForm = Literal["nfc", "nfkc", "none"]
 
 NONCHARACTERS = "[\ufdd0-\ufdef]"
-CARRIED = {"\0": "\ufdd0", "\u2585": "\ufdd1"}
+SUBSTITUTES = {"\0": "\ufdd0", "\u2585": "\ufdd1"}
 """Characters that sentencepiece does not accept, and their spellings for it."""
 
 _REPAIRED = re.compile(f"[\ud800-\udfff{MARK}]|{NONCHARACTERS}")
@@ -42,13 +42,13 @@ def normal_form(text: str, form: NormalForm) -> str:
 
 def to_model(text: str) -> str:
     """Return clean text as spelled for sentencepiece."""
-    for character, spelled in CARRIED.items():
+    for character, spelled in SUBSTITUTES.items():
         text = text.replace(character, spelled)
     return text
 
 
 def from_model(text: str) -> str:
     """Return output of sentencepiece as text: the inverse of `to_model`."""
-    for character, spelled in CARRIED.items():
+    for character, spelled in SUBSTITUTES.items():
         text = text.replace(spelled, character)
     return text

@@ -33,7 +33,7 @@ LABELS_START = b'{"labels":'
 """Beginning of a file of labels, which no sentencepiece model has."""
 SOURCE_FILE = "tokenizer.model"
 TARGET_FILE = "tokenizer.target.model"
-TRAINED = 2
+TRAINING_VERSION = 2
 """Version of the training; increased when the same text and settings would give another model."""
 
 # Maximum text for training, about 0.3 million lines of WMT. A unigram model takes about 30 bytes of memory per
@@ -41,7 +41,7 @@ TRAINED = 2
 TRAINING_CHARACTERS = 40_000_000
 
 UNKNOWN_WORD = RESERVED[UNK]
-"""Word for rare words in some published corpora."""
+"""Word that replaces rare words in some published corpora."""
 
 # sentencepiece takes minutes for a line of about 100 kB and fails on such a word. It counts words without context, so
 # cutting long lines at spaces changes nothing.
@@ -115,9 +115,9 @@ class Vocabulary(Pieces):
         Raises RecipeError if the model has only one segmentation (words, characters), or its pieces cross spaces.
         """
         segmenter = self._sampler()(self._learned, UNK, alpha)
-        read = [to_model(self.text(text)) for text in texts]
+        texts = [to_model(self.text(text)) for text in texts]
         special = {symbol.replace(" ", MARK): id_ for symbol, id_ in self.symbols.items()}
-        return subword_sampling.sample(read, segmenter, special, seed)
+        return subword_sampling.sample(texts, segmenter, special, seed)
 
     @cached_property
     def _is_words(self) -> bool:
@@ -203,7 +203,7 @@ class Tokenizer(NamedTuple):
     def digest(self) -> str:
         """SHA-256 in hexadecimal of the models, which determine all ids."""
         total = hashlib.sha256()
-        for vocabulary in (self.source,) if self.shared else (self.source, self.target):
+        for vocabulary in (self.source,) if self.shared else self:
             total.update(hashlib.sha256(vocabulary.model).digest())
         return total.hexdigest()
 
@@ -271,12 +271,14 @@ class Tokenizer(NamedTuple):
     def load(cls, folder: Path, form: NormalForm = "none", shared: bool | None = None) -> "Tokenizer":
         """Load a saved tokenizer; `form` is the recipe's normal form (`data.normalize`).
 
-        `shared` says whether there is one vocabulary; None: whether the folder has one file.
+        `shared` says whether both sides have the same vocabulary; None: detected from the files in the folder.
 
         Raises MissingInputError if there is no tokenizer.model, DataError if a file is damaged.
         """
         source = _read(folder / SOURCE_FILE, form)
-        if not (folder / TARGET_FILE).exists() if shared is None else shared:
+        if shared is None:
+            shared = not (folder / TARGET_FILE).exists()
+        if shared:
             return cls(source, source)
         return cls(source, _read(folder / TARGET_FILE, form))
 
@@ -285,11 +287,11 @@ def unknown_note(found: Counter[str]) -> str:
     """Return a warning about the result of `Vocabulary.unknown`; an empty string if it is empty."""
     if not found:
         return ""
-    most, times = found.most_common(1)[0]
-    code = "" if len(most) > 1 else f" U+{ord(most):04X}"
+    unit, times = found.most_common(1)[0]
+    code = "" if len(unit) > 1 else f" U+{ord(unit):04X}"
     return (
         f"the tokenizer has no piece for {found.total():,} characters or words of the input, most "
-        f"often {quoted(most)}{code} ({times:,})"
+        f"often {quoted(unit)}{code} ({times:,})"
     )
 
 
@@ -331,9 +333,8 @@ def _segments(text: str, form: NormalForm) -> list[str]:
     rest = to_model(clean(normal_form(text, form)))
     rest, parts = rest and f" {rest}", []
     while len(rest) > _SEGMENT:
-        cut = rest.rfind(" ", 1, _SEGMENT + 1)
-        if cut < 0:
-            cut = _SEGMENT
+        space = rest.rfind(" ", 1, _SEGMENT + 1)
+        cut = _SEGMENT if space < 0 else space
         parts.append(rest[:cut])
         rest = rest[cut:]
     if rest:
@@ -349,10 +350,10 @@ def _train(
     special = [to_model(normal_form(piece, form)) for piece in spec.special]
     if spec.type == "word":
         # User-defined symbols would also match inside other words. As a word, each is in the vocabulary if it is
-        # among the `size` most frequent words; `often` exceeds the maximum frequency of the last of these.
-        often = 1 + sum(line.count(" ") for line in lines) // spec.size
+        # among the `size` most frequent words; `repeats` exceeds the maximum frequency of the last of these.
+        repeats = 1 + sum(line.count(" ") for line in lines) // spec.size
         for word in special:
-            lines = [*lines, *[f" {word.removeprefix(MARK)}"] * often]
+            lines = [*lines, *[f" {word.removeprefix(MARK)}"] * repeats]
         special = []
     model = io.BytesIO()
     try:

@@ -29,7 +29,7 @@ from attnkit import mechanisms
 from attnkit.data.corpus_files import known_digests
 from attnkit.device import THREADS, sharing, starting_processes, threads_each
 from attnkit.distributed import group
-from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError, understood
+from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError, known_error
 from attnkit.experiment.experiment import PATIENCE, Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import release_freed_memory
@@ -199,7 +199,7 @@ def serve(connection: Connection, output: Path, start: Start, variant: str, seed
 
 def end_of(error: BaseException, recipe: Recipe) -> TrainingEnd:
     """Return the end of a run that raised an error."""
-    if known := understood(error, recipe.train.batch_tokens, recipe.train.accumulate):
+    if known := known_error(error, recipe.train.batch_tokens, recipe.train.accumulate):
         return TrainingEnd(known)
     whose = mechanisms.plugin_error(error)
     text = whose or f"{type(error).__name__}: {error}; this is a bug in attnkit: please report it"

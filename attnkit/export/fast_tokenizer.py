@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from attnkit.data.text_form import CARRIED, MARK, NONCHARACTERS
+from attnkit.data.text_form import MARK, NONCHARACTERS, SUBSTITUTES
 from attnkit.data.tokenizer import BOS, EOS, UNK, Vocabulary, control
 from attnkit.errors import DataError
 from attnkit.huggingface.quiet import transformers
@@ -43,7 +43,7 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
             steps.Replace(library.Regex(NONCHARACTERS), "\ufffd"),
             steps.Replace(blank, " "),
             steps.Strip(),
-            *(steps.Replace(text, spelled) for text, spelled in CARRIED.items()),
+            *(steps.Replace(text, spelled) for text, spelled in SUBSTITUTES.items()),
         ]
     )
     found = "|".join(  # longer symbols first, as in sentencepiece
@@ -53,7 +53,7 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
     parts = [words.Split(library.Regex(found), "isolated")] if found else []
     made.pre_tokenizer = words.Sequence([words.Metaspace(MARK, "always"), *parts])
     text = library.decoders
-    carried = [text.Replace(spelled, letter) for letter, spelled in CARRIED.items()]
+    carried = [text.Replace(spelled, letter) for letter, spelled in SUBSTITUTES.items()]
     once = [text.Replace(library.Regex(p), to) for p, to in ((" +", " "), ("^ | $", ""))]
     made.decoder = text.Sequence([text.Metaspace(MARK, "always"), text.Fuse(), *carried, *once])
     ends = [(CONTROL[id_], id_) for id_ in (BOS, EOS)]

@@ -57,10 +57,9 @@ def read_note(path: Path, form: Any) -> Any:
     from pydantic import TypeAdapter  # 50 ms, which `--help` avoids
 
     with suppress(AttnkitError, ValueError):
-        found = read_json(path)
-        if found.get("sha256") == sha256_json(found.get("value")):
-            value = json_text(found.get("value"))
-            return TypeAdapter(form).validate_json(value, strict=True)
+        note = read_json(path)
+        if note.get("sha256") == sha256_json(note.get("value")):
+            return TypeAdapter(form).validate_json(json_text(note.get("value")), strict=True)
     return None
 
 
@@ -79,12 +78,12 @@ def read_or_build(path: Path, read: Callable[[Path], Value], build: Callable[[Pa
         OutputPathError: The cache folder cannot be created.
         OutputError: The disk is full or broken.
     """
-    if (value := _whole(path, read)) is not None:
+    if (value := _try_read(path, read)) is not None:
         return value
     make_folder(path.parent)
     lock = path.with_name(f"{path.name}.lock")
     with exclusive(lock, file=True):  # saves double work; the rename keeps readers safe
-        if (value := _whole(path, read)) is None:
+        if (value := _try_read(path, read)) is None:
             remove_leftovers(path.parent)
             fill_folder(path, build)
             value = read(path)
@@ -94,7 +93,7 @@ def read_or_build(path: Path, read: Callable[[Path], Value], build: Callable[[Pa
     return value
 
 
-def _whole(path: Path, read: Callable[[Path], Value]) -> Value | None:
+def _try_read(path: Path, read: Callable[[Path], Value]) -> Value | None:
     """Read a folder; None if it is absent or damaged."""
     with suppress(DataError, MissingInputError):
         return read(path) if path.exists() else None

@@ -77,7 +77,6 @@ def fetch(
             if attempt == TRIES - 1:
                 raise _unavailable(url, path, f"{error} ({TRIES} tries)") from error
             time.sleep(WAIT * 2**attempt)
-    raise AssertionError("unreachable")
 
 
 class _BrokenTransfer(Exception):
@@ -88,21 +87,21 @@ def _body(
     url: str, path: Path, sha256: str | None, size: int | None, progress: ByteProgress | None
 ) -> Iterator[bytes]:
     """Yield the content of an address in blocks; check its size and hash after the last block."""
-    done, digest = 0, hashlib.sha256()
+    received, digest = 0, hashlib.sha256()
     with _response(url, path) as response:
         announced = response.headers.get("Content-Length", "")
         total = int(announced) if announced.isdecimal() else size
         # not decoded: a .gz file served with `Content-Encoding: x-gzip` stays compressed
         for block in response.raw.stream(BLOCK, decode_content=False):
-            done += len(block)
-            if max(done, total or 0, size or 0) > LIMIT:
+            received += len(block)
+            if max(received, total or 0, size or 0) > LIMIT:
                 raise DataError(f"{url}: larger than the limit of {LIMIT:,} bytes")
             digest.update(block)
             yield block
             if progress:
-                progress(done, total)
-    if size is not None and done != size:
-        raise DataError(f"{url}: has {done:,} bytes, {size:,} were expected; nothing was saved")
+                progress(received, total)
+    if size is not None and received != size:
+        raise DataError(f"{url}: has {received:,} bytes, {size:,} were expected; nothing was saved")
     if sha256 not in (None, digest.hexdigest()):
         raise DataError(
             f"{url}: SHA-256 is {digest.hexdigest()}, {sha256} was expected: the file at this "
@@ -124,14 +123,14 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
             session.adapters.clear()
             for address in ADDRESSES:
                 session.mount(address, HTTPAdapter())
-            with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as found:
-                found.raise_for_status()
-                if found.status_code != requests.codes.ok:
-                    raise _unavailable(url, path, f"the server answered {found.status_code}")
-                yield found
+            with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+                response.raise_for_status()
+                if response.status_code != requests.codes.ok:
+                    raise _unavailable(url, path, f"the server answered {response.status_code}")
+                yield response
     except requests.HTTPError as error:
-        status = f"the server answered {found.status_code} {found.reason}"
-        if found.status_code in TRANSIENT:
+        status = f"the server answered {response.status_code} {response.reason}"
+        if response.status_code in TRANSIENT:
             raise _BrokenTransfer(status) from error
         raise _unavailable(url, path, status) from error
     except ValueError as error:  # requests: invalid address
@@ -151,7 +150,7 @@ def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
 
 
 @contextmanager
-def _undamaged(archive: Path) -> Iterator[None]:
+def _archive_errors(archive: Path) -> Iterator[None]:
     """Turn errors in an archive's format into DataError, and errors of the disk as `input_error` does."""
     damage = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, IndexError)
     try:
@@ -174,7 +173,7 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
     """
     written: list[str] = []
     try:
-        with open_file(archive) as file, _undamaged(archive), tarfile.open(fileobj=file) as tar:
+        with open_file(archive) as file, _archive_errors(archive), tarfile.open(fileobj=file) as tar:
             size = 0
             for info in tar:
                 size += info.size
@@ -197,6 +196,6 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 
 
 def _blocks(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
-    with _undamaged(archive):
+    with _archive_errors(archive):
         while block := content.read(BLOCK):
             yield block

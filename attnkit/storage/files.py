@@ -240,7 +240,7 @@ def remove(path: Path) -> None:
 def remove_leftovers(folder: Path, *, dead_only: bool = True, of: str = "") -> None:
     """Remove temporary files of interrupted writes, named *.tmp-<process>, from a folder.
 
-    `dead_only` keeps those of other living processes of this machine; `of` selects those of one file.
+    `dead_only` keeps files of other living processes of this machine; `of` selects the leftovers of one file.
     """
     with writing(folder):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -249,15 +249,15 @@ def remove_leftovers(folder: Path, *, dead_only: bool = True, of: str = "") -> N
                 remove(path)
 
 
-LONGEST_PARENT = 56
-"""Maximum length in bytes of the path of a folder for sockets, whose own paths have at most 104 bytes (macOS)."""
+MAX_PARENT_BYTES = 56
+"""Maximum length in bytes of the parent folder's path: paths of sockets have at most 104 bytes (macOS)."""
 
 
 @cache
 def process_folder() -> Path:
     """Make a folder for temporary files and sockets, removed at exit, after removing folders of killed processes."""
     parent = tempfile.gettempdir()
-    if len(os.fsencode(parent)) > LONGEST_PARENT:
+    if len(os.fsencode(parent)) > MAX_PARENT_BYTES:
         parent = "/tmp"
     for path in Path(parent).glob("attnkit-*.tmp-*"):
         if (process := owner(path)) is not None and not _alive(process):
@@ -376,17 +376,17 @@ def read_json(path: Path, limit: int = JSON_LIMIT, file: BinaryIO | None = None)
     return parse_object(data, str(path))
 
 
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON number")
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > 19:  # attnkit writes no larger ones, and int64 does not hold them
-        raise ValueError(f"{digits:.30}... is too large a number")
-    return int(digits)
+def _parse_int(text: str) -> int:
+    if len(text) > 19:  # attnkit writes no larger numbers, and int64 does not hold them
+        raise ValueError(f"{text:.30}... is too large a number")
+    return int(text)
 
 
-_JSON = json.JSONDecoder(parse_constant=_refuse, parse_int=_whole)
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_parse_int)
 
 
 def parse_object(data: bytes, where: str) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from attnkit.errors import OutputPathError
 from attnkit.storage.files import writing
 
-_TRIED_FOR = 0.5
+_RETRY_SECONDS = 0.5
 """Seconds for which a held lock is retried: `is_held` may hold it for a moment."""
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-_ours: dict[Path, os.stat_result] = {}
+_held_files: dict[Path, os.stat_result] = {}
 """Lock files that this process holds."""
 
 
@@ -35,7 +35,7 @@ def held(path: Path, what: str) -> Iterator[str | None]:
     try:
         with writing(path):
             try:
-                lock.acquire(timeout=_TRIED_FOR, poll_interval=_TRIED_FOR / 25)
+                lock.acquire(timeout=_RETRY_SECONDS, poll_interval=_RETRY_SECONDS / 25)
             except Timeout as error:
                 holder = path.read_text("utf-8", "replace")[:200].strip()
                 raise OutputPathError(
@@ -47,21 +47,21 @@ def held(path: Path, what: str) -> Iterator[str | None]:
                     raise
                 warning = f"{path}: no locks here ({error.strerror}): train this run only once"
             path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-            _ours[path.absolute()] = path.stat()
+            _held_files[path.absolute()] = path.stat()
         yield warning
     finally:
         if lock.is_locked:
             lock.release()
-        _ours.pop(path.absolute(), None)
+        _held_files.pop(path.absolute(), None)
 
 
 def is_lost(path: Path) -> bool:
     """Return whether a lock file that this process holds was removed or replaced."""
-    ours = _ours.get(path.absolute())
-    if ours is None:
+    status = _held_files.get(path.absolute())
+    if status is None:
         return False
     try:
-        return not os.path.samestat(ours, path.stat())
+        return not os.path.samestat(status, path.stat())
     except OSError:
         return True
 
@@ -86,7 +86,7 @@ def is_held(path: Path) -> bool:
     return False
 
 
-_held = threading.local()
+_thread_local = threading.local()
 """Paths that this thread holds by `exclusive`."""
 
 
@@ -99,7 +99,7 @@ def exclusive(path: Path, *, file: bool = False) -> Iterator[None]:
 
     Raises OutputPathError if the folder does not exist (nothing is created) or the file cannot be created.
     """
-    key, paths = os.path.realpath(path), _held.__dict__.setdefault("paths", set())
+    key, paths = os.path.realpath(path), _thread_local.__dict__.setdefault("paths", set())
     if key in paths:
         yield
         return

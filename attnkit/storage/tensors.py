@@ -18,7 +18,7 @@ from torch import Tensor
 from attnkit.errors import DataError
 from attnkit.storage.files import DISK, check_file
 
-_WORDS = {
+_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -87,10 +87,10 @@ def _header(tensors: Mapping[str, Tensor], names: Iterable[str], metadata: Mappi
     end = 0
     for name in names:
         tensor = tensors[name]
-        if tensor.dtype not in _WORDS or tensor.layout != torch.strided or name == "__metadata__":
+        if tensor.dtype not in _DTYPES or tensor.layout != torch.strided or name == "__metadata__":
             raise TypeError(f"{name}: {tensor.dtype} {tensor.layout} cannot be saved")
         start, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {"dtype": _WORDS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

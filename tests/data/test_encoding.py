@@ -34,8 +34,8 @@ def tokenizer() -> Tokenizer:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten chunks; one process."""
     monkeypatch.setattr(encoding, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(encoding, "ALONE", 1)
-    monkeypatch.setattr(encoding, "processes", lambda: 1)
+    monkeypatch.setattr(encoding, "CHUNKS_BEFORE_POOL", 1)
+    monkeypatch.setattr(encoding, "process_count", lambda: 1)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_several_processes_write_what_one_writes(
     one, seen = write("one", **how), list[int]()
     assert one.counts.empty > 0
     assert ("stream" in how) == (one.counts.too_long == 0)
-    monkeypatch.setattr(encoding, "processes", lambda: 2)
+    monkeypatch.setattr(encoding, "process_count", lambda: 2)
     two = write("two", report=seen.append, **how)
     assert contents(two) == contents(one)
     assert (two.counts, two.digest) == (one.counts, one.digest)
@@ -82,7 +82,7 @@ def test_several_processes_write_what_one_writes(
 def test_a_killed_process_is_one_clear_line(
     write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(encoding, "processes", lambda: 2)
+    monkeypatch.setattr(encoding, "process_count", lambda: 2)
 
     def kill(done: int) -> None:
         if done == 20:
@@ -101,7 +101,7 @@ def test_a_killed_process_is_one_clear_line(
 def test_what_stops_an_encoding_leaves_nothing(
     write: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, jobs: int
 ) -> None:
-    monkeypatch.setattr(encoding, "processes", lambda: jobs)
+    monkeypatch.setattr(encoding, "process_count", lambda: jobs)
     with pytest.raises(type(error), match=str(error)):
         write(rows=rows_until(75, error))
     assert left(tmp_path) == []
@@ -131,8 +131,8 @@ from attnkit.data import encoded as encoding
 from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import Tokenizer
 from tests.data.test_encoding import ROWS
-encoding.CHUNK_ROWS, encoding.ALONE = 10, 1
-encoding.processes = lambda: 2
+encoding.CHUNK_ROWS, encoding.CHUNKS_BEFORE_POOL = 10, 1
+encoding.process_count = lambda: 2
 folder = Path(sys.argv[1])
 def report(done):
     print(done, flush=True)

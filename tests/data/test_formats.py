@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnkit.data.formats import BOM, FREE, LONGEST, Stream, read_lines, read_pairs, read_parlai, read_text
+from attnkit.data.formats import BOM, FREE, MAX_LINE_BYTES, Stream, read_lines, read_pairs, read_parlai, read_text
 from attnkit.data.records import read_rows
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
@@ -184,8 +184,8 @@ def test_xz_data_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_over_a_mebibyte_is_refused(tmp_path: Path) -> None:
-    longest = b"a" * LONGEST
-    assert [len(line) for line in read_lines(write(tmp_path, b"b\n" + longest))] == [1, LONGEST]
+    longest = b"a" * MAX_LINE_BYTES
+    assert [len(line) for line in read_lines(write(tmp_path, b"b\n" + longest))] == [1, MAX_LINE_BYTES]
     path = write(tmp_path, b"b\n" + longest + b"a\nc")
     assert fails(path).startswith(f"{path}:2: the line is longer than 1,048,576 bytes")
     path = write(tmp_path, gzip.compress(b"\n" + bytes(40 << 20)))
@@ -332,12 +332,12 @@ def test_a_document_of_one_long_line_is_read(tmp_path: Path) -> None:
     """json.dump writes no line breaks, and lines have at most a mebibyte."""
     rows = [{"source": f"{number} " + "x" * 1000, "target": "y"} for number in range(3000)]
     path = write(tmp_path, json.dumps(rows), "rows.json")
-    assert path.stat().st_size > LONGEST
+    assert path.stat().st_size > MAX_LINE_BYTES
     assert [row.source[:6].split()[0] for row in read_rows(path)] == [*map(str, range(3000))]
 
 
 def test_a_document_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnkit.data.formats.WHOLE", 100)
+    monkeypatch.setattr("attnkit.data.formats.MAX_TEXT_BYTES", 100)
     for indent in (None, 0):
         path = write(tmp_path, json.dumps(ROWS * 4, indent=indent), "rows.json")
         with pytest.raises(DataError, match=r"rows\.json: is longer than 100 bytes.* jq -c"):
@@ -430,7 +430,7 @@ def test_languages_are_told_from_names_of_fields(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(line) + "\n")
-    (row,) = read_rows(path, source=source, target=target, usual=("source", "target"))
+    (row,) = read_rows(path, source=source, target=target, defaults=("source", "target"))
     assert row[:2] == ("a", "b")
 
 
@@ -457,5 +457,5 @@ def test_a_field_that_is_not_there_names_the_key_to_set(tmp_path: Path, line: di
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(line) + "\n")
     with pytest.raises(DataError) as caught:
-        list(read_rows(path, source="en", target="de", usual=("source", "target")))
+        list(read_rows(path, source="en", target="de", defaults=("source", "target")))
     assert str(caught.value) == f"{path}{message}"

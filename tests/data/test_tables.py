@@ -55,7 +55,7 @@ def test_tabs_separate_and_quotes_are_text(tmp_path: Path) -> None:
     path = write(tmp_path, 'a\tb\n"Hi", he said.\tx\n', "x.tsv")
     assert list(read_rows(path, "tsv", **NAMED)) == [Row('"Hi", he said.', "x")]
     path = write(tmp_path, "Hi.\tHallo.\tCC-BY\nGo.\tGeh.\tCC-BY\n", "x.tsv")
-    rows = read_rows(path, "tsv", source="1", target="2", usual=("source", "target"))
+    rows = read_rows(path, "tsv", source="1", target="2", defaults=("source", "target"))
     assert list(rows) == [Row("Hi.", "Hallo."), Row("Go.", "Geh.")]
 
 
@@ -81,22 +81,22 @@ def test_a_malformed_table_is_refused_with_its_line(tmp_path: Path, text: str, m
 def test_missing_columns_name_the_words_to_add_to_the_command(tmp_path: Path) -> None:
     path = write(tmp_path, "id,english,german\n1,x,y\n", "x.csv")
     with pytest.raises(DataError, match=r"data\.source=english data\.target=german, or data"):
-        list(read_rows(path, "csv", usual=("source", "target")))
+        list(read_rows(path, "csv", defaults=("source", "target")))
     with pytest.raises(DataError, match=r": set data\.target=german, or data\.source=1 data\.ta"):
-        list(read_rows(path, "csv", source="english", target="ger", usual=("source", "target")))
+        list(read_rows(path, "csv", source="english", target="ger", defaults=("source", "target")))
 
 
 def test_words_to_add_can_be_pasted(tmp_path: Path) -> None:
     path = write(tmp_path, "English text,German text\nx,y\n", "x.csv")
     with pytest.raises(DataError, match="set 'data.source=English text' 'data.target=German text'"):
-        list(read_rows(path, "csv", usual=("source", "target")))
+        list(read_rows(path, "csv", defaults=("source", "target")))
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("translation.en", "translation.de"), ("x.y.z", "de")])
 def test_fields_are_named_by_path_or_by_language(tmp_path: Path, source: str, target: str) -> None:
     row = {"id": "1", "translation": {"en": "a", "de": "b"}, "x": {"y": {"z": "a"}}}
     path = write(tmp_path, json.dumps(row), "x.jsonl")
-    found = read_rows(path, source=source, target=target, usual=("source", "target"))
+    found = read_rows(path, source=source, target=target, defaults=("source", "target"))
     assert list(found) == [Row("a", "b")]
 
 
@@ -108,7 +108,7 @@ def test_parquet_has_rows_with_types(tmp_path: Path) -> None:
     rows = [{"translation": {"en": f"a\n{n}", "de": "b"}, "references": ["b", "c"]} for n in range(5)]
     path = tmp_path / "x.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    found = list(read_rows(path, "parquet", source="en", target="de", usual=("source", "target")))
+    found = list(read_rows(path, "parquet", source="en", target="de", defaults=("source", "target")))
     assert found == [Row(f"a {n}", "b", ("b", "c")) for n in range(5)]
     with pytest.raises(DataError, match=r"x\.parquet: not a Parquet file"):
         list(read_rows(write(tmp_path, b"PAR1", "x.parquet"), "parquet"))
