@@ -1,7 +1,7 @@
-"""The contract of a mechanism: masks, states, and the families that share one form.
+"""The contract of a mechanism: masks, states, and the base classes of the mechanism families.
 
-Start with `base.Attention` (what a mechanism is), `scored.Scored` (mechanisms that form scores)
-and `mask.Mask` (which keys each query may see). Imports `ops` and what is below them.
+Start with `base.Attention` (the interface of a mechanism), `scored.Scored` (mechanisms with a score matrix) and
+`mask.Mask` (which keys each query may attend to). Imports `ops` and the packages below it.
 """
 
 from attnkit.attention.base import Attention, AttentionCall, Out, Shape, Unscored, one_head

@@ -1,7 +1,8 @@
-"""The contract of an attention mechanism.
+"""Base classes of attention mechanisms, with their arguments and their output.
 
-Letters: B batch, T queries, S keys, H heads, D head width, E value width, M features.
-Layout is [B, H, T, D].  `layers.MultiHead` projects; a mechanism only mixes.
+Dimension letters: B batch, b batch or 1 if all rows are alike, T queries, S keys, H heads, D head width of queries and
+keys, E width of a value, M features. Tensors are [B, H, T, D]. `layers.MultiHead` computes the projections; a
+mechanism only mixes values.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +18,11 @@ from attnkit.attention.mask import Mask
 
 
 class Shape(NamedTuple):
-    """The layer that a mechanism sits in."""
+    """Dimensions and role of the layer that a mechanism is built for.
+
+    `max_length` is the maximum number of positions, `cross` whether it is cross attention, `causal` whether the layer
+    hides the future (None: not known), and `depth` the index of the layer, from 0.
+    """
 
     heads: int
     head_width: int
@@ -28,17 +33,17 @@ class Shape(NamedTuple):
 
 
 class Out(NamedTuple):
-    """The output of a mechanism, its state, and scores where it carries them."""
+    """Output of a mechanism, its decoding state and, with `residual_scores`, the running sum of scores."""
 
     y: Float[Tensor, "B H T E"]
     state: State
     scores: Float[Tensor, "B H T S"] | None = None
     values: Float[Tensor, "B H T D"] | None = None
-    """Of a whole layer, the first of its chain: what the option value_residual adds later."""
+    """Values of the layer if it is the first one, for the option `value_residual`; set by `MultiHead`."""
 
 
 class AttentionCall(NamedTuple):
-    """What a mechanism is called with."""
+    """Arguments of `Attention.forward`."""
 
     q: Float[Tensor, "B H T D"] | None
     k: Float[Tensor, "B H S D"] | None
@@ -46,95 +51,101 @@ class AttentionCall(NamedTuple):
     mask: Mask
     state: State = None
     prior: Float[Tensor, "B H T S"] | None = None
-    """Scores of the layers before."""
+    """Running sum of the scores of earlier layers, for the option `residual_scores`."""
     bias: Float[Tensor, "b H T S"] | None = None
-    """What positions add to the scores."""
+    """Position bias that is added to the scores."""
     gates: Float[Tensor, "B H T n"] | None = None
-    """Projections of the input; n is `Attention.gates`."""
+    """Gate projections of the input; n is `Attention.gates`."""
 
 
 def one_head(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
-    """Queries, keys or values of one head, written as rows: for worked numbers."""
+    """Return rows as queries, keys or values of one head, in float64; for worked numbers."""
     return torch.tensor(rows, dtype=torch.float64)[None, None]
 
 
 READ = {"q": "q", "k": "k", "v": "v", "g": "gates"}
-"""Letters of `Attention.uses` -> fields of a call."""
+"""Letter of `Attention.uses` -> field of `AttentionCall`."""
 
 
 class Attention(nn.Module, ABC):
-    """A way of mixing values by queries and keys.  One subclass a file in `mechanisms/`."""
+    """Base class of attention mechanisms, which mix values by queries and keys.
+
+    A new mechanism derives from `Scored` (implement `scores`), from `Kernel` (implement `phi_q` and `phi_k`) or,
+    without scores and feature maps, from `Unscored` (implement `attend`). It must be linear in the values. The
+    mechanism is the last class of its file; options are the keyword-only arguments of `__init__`. Class attributes and
+    the defaults of options must be literals, as the file is read without running it.
+    """
 
     uses: ClassVar[str] = "qkv"
-    """Projections that exist: q, k, v, and g for gates; x stands for slices of the input."""
+    """Projections that the mechanism reads: q, k, v, g for gates, and x for the head's slice of the input."""
     facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
-    """Option -> value -> facts that differ with it."""
+    """Class attributes that depend on the value of an option: option -> value -> attribute -> its value."""
     given: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Option -> facts that differ once it is given."""
+    """Class attributes that change once an option is set: option -> attribute -> its value."""
     causal: ClassVar[bool] = True
-    """Can hide the future."""
+    """Whether it can hide the future, as a decoder needs."""
     encoder: ClassVar[bool] = True
-    """Can look both ways."""
+    """Whether it can attend in both directions."""
     cross: ClassVar[bool] = True
-    """Can attend to another sequence."""
+    """Whether it can attend to another sequence."""
     limit: int | str | None = None
-    """Longest position that the weights allow; the literal "max_length" before the build."""
+    """Maximum number of positions that the weights support; "max_length" in a class, a number in an instance."""
     positions: ClassVar[tuple[str, ...]] = ("rope", "alibi", "relative")
-    """Position schemes of the model that work through this mechanism."""
+    """Position encodings (`model.positions`) that work with this mechanism."""
     map: ClassVar[str] = "exact"
-    """Whether `weights` is the matrix that the mechanism forms ("exact"), or what it amounts to
-    ("effective"); the rows of the latter may have negative entries, and need not sum to 1."""
+    """Kind of the matrix that `weights` returns: "exact" if the mechanism computes it, "effective" if its output is
+    equivalent to it. Rows of an effective matrix may have negative entries and need not sum to 1."""
     cost: ClassVar[str] = "T*S*D"
-    """Time of one head, in words for people."""
+    """Time complexity of one head, shown to users."""
     quadratic: ClassVar[bool] = True
-    """Whether that time grows as T x S, the number of pairs, however small its share of them.  True
-    is the safe default: batches then keep to `train.batch_scores`, and `bench` stops earlier.  A
-    class of linear time that derives from `Attention` directly says False, as `Unscored` does."""
+    """Whether the time is proportional to T x S, even if only a fraction of the pairs is computed. With True, the safe
+    default, batches respect `train.batch_scores` and `bench` stops at shorter lengths. A class of linear time that
+    derives from `Attention` directly sets False, as `Unscored` does."""
     state: ClassVar[str] = "growing"
-    """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
+    """Size of the decoding state: a "growing" cache or "constant"."""
     by_distance: ClassVar[bool] = False
-    """Finds or weighs keys by their distance, so no two may stand at one position."""
+    """Whether keys are selected or weighted by distance, so that no two keys may share a position."""
     remembers_queries: ClassVar[bool] = False
-    """Its state depends on earlier queries, not on keys and values alone."""
+    """Whether the state depends on earlier queries, not on keys and values alone."""
     why: ClassVar[str] = ""
-    """Reason for what it cannot do, for error messages."""
+    """Reason for what the mechanism cannot do, for error messages."""
     gates: ClassVar[int] = 0
-    """Gate values a head, projected from x, where `uses` has g."""
+    """Number of gate values per head, projected from x if `uses` contains g."""
     normalised: ClassVar[bool] = True
     """Whether each row of `weights` sums to 1."""
     softmax: bool = True
-    """Whether an exact map with such rows is the softmax of scores."""
+    """Whether an exact, normalised map is the softmax of scores."""
     recorded: bool = False
-    """Whether its maps are recorded.  A decoder that must ask token by token turns it off while it
-    does, and then asks once more for whole rows."""
+    """Whether the maps are being recorded. A decoder that calls the mechanism token by token sets False meanwhile, and
+    then calls it once more for whole rows."""
     rotary_parts: ClassVar[int] = 1
-    """Equal slices of a head's channels within which rotary positions turn pairs."""
+    """Number of equal slices of the head width; rotary positions rotate pairs of channels within each slice."""
     onnx: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")
-    """Places in which torch's exporter to ONNX can express it for all lengths."""
+    """Places in which torch's ONNX exporter supports it at any length."""
     adopts_maps: ClassVar[bool] = False
-    """Whether it can begin from the maps of another mechanism: fills `adopt_maps`."""
+    """Whether it can be initialised from the maps of another mechanism, by `adopt_maps`."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
         self.key_heads = shape.heads
-        # projections of each head; those after the first come as further heads
+        # number of projections per head; further ones are appended along the head dimension
         self.query_sets = self.key_sets = self.value_sets = 1
 
     def forward(self, *given: Any, **named: Any) -> Out:
-        """Append k and v to the state, then answer q; any T >= 1.
+        """Append k and v to the state, then compute the output of q, for any T >= 1.
 
-        The arguments are those of `AttentionCall`.  k = v = None answers from the state alone
-        (cross attention while decoding).
+        The arguments are the fields of `AttentionCall`. With k = v = None the output is computed from the state alone
+        (cross attention in decoding).
         """
         return self.answer(AttentionCall(*given, **named))
 
     def answer(self, call: AttentionCall) -> Out:
-        """`forward`, for subclasses to fill."""
+        """Compute `forward`; subclasses implement it."""
         raise NotImplementedError
 
     def keys_seen_later(self, length: int) -> int:
-        """How many of the first `length` tokens later queries can see."""
+        """Return the number of the first `length` tokens that later queries can attend to."""
         return length
 
     @final
@@ -148,9 +159,9 @@ class Attention(nn.Module, ABC):
         bias: Tensor | None = None,
         gates: Tensor | None = None,
     ) -> Float[Tensor, "B H T S"]:
-        """The matrix that multiplies the values, always as in evaluation.
+        """Return the matrix that multiplies the values, always in evaluation mode.
 
-        Every mechanism is linear in v, so this is `forward` with the identity as values.
+        Every mechanism is linear in v, so this is `forward` with the identity matrix as values.
         """
         identity = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:3], -1)
         was_training = self.training
@@ -161,19 +172,15 @@ class Attention(nn.Module, ABC):
             self.train(was_training)
 
     def adopt_maps(self, maps: Float[Tensor, "H N N"]) -> None:
-        """Begin as this attention from position to position, which is averaged over texts.
+        """Initialise the mechanism from the maps of another one, averaged over texts.
 
-        N is `shape.max_length`; entries are in multiples of the uniform weight, and 0 where no text
-        had both positions.
+        N is `shape.max_length`. Entries are multiples of the uniform weight, and 0 if no text had both positions.
         """
         raise NotImplementedError
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor] | None:
-        """The worked number of the file: what the code gives, and what a hand calculation gives.
-
-        Two small tensors of equal shape in float64 that agree to six decimals.
-        """
+        """Return the worked number as (computed, calculated by hand): float64 tensors that agree to six decimals."""
         return None
 
     def extra_repr(self) -> str:
@@ -181,16 +188,13 @@ class Attention(nn.Module, ABC):
 
 
 class Unscored(Attention):
-    """A mechanism that forms no matrix of scores: linear time, and nothing to add a bias to.
-
-    A subclass fills `attend`.
-    """
+    """Base class of mechanisms without a score matrix: linear time, no position bias. Implement `attend`."""
 
     positions: ClassVar[tuple[str, ...]] = ("rope",)
     map: ClassVar[str] = "effective"
     quadratic: ClassVar[bool] = False
     whole_sequences: ClassVar[bool] = False
-    """Answers whole sequences only: no state."""
+    """Whether it computes whole sequences only, without a state."""
 
     @abstractmethod
     def attend(
@@ -202,18 +206,10 @@ class Unscored(Attention):
         state: State,
         gates: Float[Tensor, "B H T n"],
     ) -> Out:
-        """`forward` without scores.
-
-        What `uses` lacks is None, and in cross attention keys and values once they are in the
-        state.
-        """
+        """Compute `forward` without scores. Arguments that `uses` lacks or that the state holds already are None."""
 
     def answer(self, call: AttentionCall) -> Out:
-        """See `Attention.forward`.
-
-        Raises ValueError for a prior, a bias or a state that it cannot take, and for a call that
-        lacks what the mechanism reads.
-        """
+        """Call `attend`. Raises ValueError if an input in `uses` is missing or an argument is not supported."""
         name = type(self).__name__
         if call.prior is not None or call.bias is not None:
             raise ValueError(f"{name} has no scores of pairs: prior and bias cannot be added")

@@ -1,4 +1,4 @@
-"""The key-value cache: states as values, grown in place where nobody else reads them."""
+"""The key-value cache: states are values, grown in place if no other state reads the buffer."""
 
 from typing import Any, TypeAlias
 
@@ -10,39 +10,38 @@ State: TypeAlias = Any
 """Nested tuples of batch-first tensors, or None; nothing else."""
 
 GROWTH = 64
-"""Longer caches of keys and values get room for at least this many more positions at a time."""
+"""Minimum number of positions by which a buffer grows; a cache up to this length is concatenated instead."""
 
 
 class Buffer:
-    """Room that the caches of successive states share, as their attribute `buffer`.
+    """Storage that the caches of successive states share, as their attribute `buffer`.
 
-    `claimed` counts the positions that belong to some state.  Only the cache that ends there may
-    write behind itself; every other one is copied first, so that each state stays what it was.
+    `claimed` is the number of positions that belong to some state. Only the cache that ends there may write behind
+    itself; any other cache is copied first, so that no state changes.
     """
 
     def __init__(self, whole: Float[Tensor, "B H room D"]) -> None:
         self.whole, self.claimed = whole, 0
 
     def cache(self, length: int) -> Float[Tensor, "B H length D"]:
-        """The first `length` positions, which nobody else will write from now on."""
+        """Return a view of the first `length` positions, and claim them so that no other cache writes to them."""
         self.claimed = length
-        view = self.whole[:, :, :length]  # no result of an operation inherits its attribute
+        view = self.whole[:, :, :length]  # results of operations on it do not inherit its attribute
         view.buffer = self  # type: ignore[attr-defined]
         return view
 
 
 def rows_of(state: State) -> int:
-    """The rows of a state that is not None."""
+    """Return the batch size of a state that is not None."""
     while not isinstance(state, Tensor):
         state = next(part for part in state if part is not None)
     return state.shape[0]
 
 
 def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
-    """Take `rows` of every tensor in a state: beams that swap, or sentences that leave.
+    """Select `rows` of every tensor in a state, to reorder beams or to drop finished rows.
 
-    Caches that `append` made without grad get `room` for further positions, so that it need not
-    copy them again.
+    Caches that `append` created without gradients get `room` for further positions, so that they are not copied again.
     """
     if state is None:
         return None
@@ -58,12 +57,12 @@ def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
 
 
 def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
-    """A cache [B, H, total, D]: `old`, and `new` behind it.
+    """Return the cache [B, H, total, D] of `old` followed by `new`.
 
-    Without grad a long cache is a view of a buffer with room behind it, grown in blocks and written
-    in place.  A state that is used again, after another one has claimed that room, is copied, so
-    states are values.  `reorder` copies the view and as much room as it is told: a cache that beams
-    shuffle at every step stays as small as it can be.
+    Without gradients a long cache is a view of a buffer with room behind it, which grows in blocks and is written in
+    place. If a state is used again after another state has claimed that room, it is copied, so states are values.
+    `reorder` copies the view and only the `room` given to it, so a cache that is reordered at every step of a beam
+    search stays as small as possible.
     """
     if old is None:
         return new
@@ -73,9 +72,9 @@ def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
     tip = buffer is not None and buffer.claimed == length and buffer.whole.shape[2] >= total
     if recorded or (not tip and total <= GROWTH):
         both = torch.cat((old, new), 2)
-        return both if recorded else Buffer(both).cache(total)  # `reorder` may give it room
+        return both if recorded else Buffer(both).cache(total)  # `reorder` may add room
     if buffer is None or not tip:
-        room = total + max(GROWTH, total // 2)  # by half, so that copies add up to O(T)
+        room = total + max(GROWTH, total // 2)  # grows by half, so that all copies together are O(T)
         buffer = Buffer(new.new_empty((*old.shape[:2], room, old.shape[3])))
         buffer.whole[:, :, :length] = old
     buffer.whole[:, :, length:total] = new

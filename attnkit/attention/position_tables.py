@@ -1,7 +1,7 @@
-"""Scores that are tied to positions: slices of tables where columns are positions, else gathers.
+"""Scores tied to positions: slices of tables if columns are positions, gathers otherwise.
 
-For mechanisms whose weights are made for N positions: a key at position j has column j, whatever
-the padding, and a query at position i row i, whatever is cached.
+For mechanisms whose weights are made for N positions: the key at position j has column j, whatever the padding, and
+the query at position i has row i, whatever is cached.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ from attnkit.attention.scored import Scored
 
 
 class PositionScored(Scored):
-    """Scores that are made for the N positions of one sequence."""
+    """Base class of mechanisms whose scores are made for the N positions of one sequence."""
 
     cross = False
     limit: int | str | None = "max_length"
@@ -29,10 +29,10 @@ class PositionScored(Scored):
 
 
 def aligned(mask: Mask, limit: int) -> bool:
-    """Whether columns are positions, pads aside, all below `limit`, those of queries included.
+    """Return whether columns are positions (except for padding) for keys and queries, all below `limit`.
 
-    Without the caller's word the positions are read, but only where that costs no wait for a
-    device; False sends the caller to the general path, which is right for any positions.
+    If `layout` is "any", positions are read, but only if that does not wait for a device. False selects the general
+    path, which is right for any positions.
     """
     k_pos = mask.k_pos
     keys, queries = k_pos.shape[1], mask.q_pos.shape[1]
@@ -40,7 +40,7 @@ def aligned(mask: Mask, limit: int) -> bool:
         return True
     if keys > limit or not readable(k_pos):
         return False
-    columns = torch.arange(keys)  # positions are on a CPU if readable
+    columns = torch.arange(keys)  # readable positions are on a CPU
     hidden = ~mask.valid
     in_place = (k_pos == columns) | hidden
     asked = slice(mask.start, mask.start + queries)
@@ -49,10 +49,10 @@ def aligned(mask: Mask, limit: int) -> bool:
 
 
 def check_length(mask: Mask, limit: int, word: str) -> None:
-    """Raise ValueError for a sequence that is longer than the weights reach."""
+    """Raise ValueError if the sequence is longer than `limit` positions."""
     length = mask.k_pos.shape[1]
     if length > limit and mask.layout == "any":
-        length = int(mask.k_pos.max()) + 1  # pads take columns, but no positions
+        length = int(mask.k_pos.max()) + 1  # padding has columns, but no positions
     if length > limit:
         raise ValueError(
             f"{word}: a sequence of {length} tokens is longer than its table of {limit} positions;"
@@ -61,15 +61,12 @@ def check_length(mask: Mask, limit: int, word: str) -> None:
 
 
 def position_count(mask: Mask, limit: int) -> int:
-    """How many positions a mask can name: no position is larger than its column.
-
-    A graph that is exported is for masks of any length.
-    """
+    """Return an upper bound of the number of positions in a mask: its columns, or `limit` in an exported graph."""
     return limit if torch.compiler.is_exporting() else min(mask.k_pos.shape[1], limit)
 
 
 def entries(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:
-    """The entries of a table at the positions of queries and keys."""
+    """Return the entries of a table at the positions of queries and keys."""
     if aligned(mask, table.shape[1]):
         keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
         return table[None, :, mask.start : mask.start + queries, :keys]  # [1, H, T, S], a view
@@ -79,12 +76,12 @@ def entries(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S
 
 
 def rows_at(table: Float[Tensor, "H N ..."], positions: Int[Tensor, "b ..."]) -> Tensor:
-    """Entries [H, b, ...] by position, by `index_select` for its fast backward pass."""
+    """Return the entries [H, b, ...] at the positions, by `index_select` for its fast backward pass."""
     return torch.unflatten(table.index_select(1, positions.flatten()), 1, positions.shape)
 
 
 def columns_at(scores: Float[Tensor, "B H T N"], mask: Mask) -> Float[Tensor, "B H T S"]:
-    """The columns of scores that belong to the positions of the keys."""
+    """Return the columns of the scores at the positions of the keys."""
     if aligned(mask, scores.shape[-1]):
         return scores[..., : mask.k_pos.shape[1]]
     index = mask.k_pos[:, None, None, :].expand(*scores.shape[:3], -1)
@@ -94,14 +91,14 @@ def columns_at(scores: Float[Tensor, "B H T N"], mask: Mask) -> Float[Tensor, "B
 def per_head(
     x: Float[Tensor, "B H T D"], weight: Float[Tensor, "H D M"], bias: Float[Tensor, "H M"] | None
 ) -> Float[Tensor, "B H T M"]:
-    """x W + b with a matrix for each head, never copied per row of the batch."""
+    """Compute x W + b with one matrix per head, without copying it for each row of the batch."""
     rows = x.transpose(0, 1).flatten(1, 2)  # [H, B T, D]
     y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias[:, None], rows, weight)
     return torch.unflatten(y, 1, (x.shape[0], x.shape[2])).transpose(0, 1)  # [B, H, T, M]
 
 
 class SliceLayer(nn.Module):
-    """x W1 + b1 in every head: the first layer of a Dense form that reads the head's slice of x."""
+    """First layer of a Dense Synthesizer that reads slices of the input: x W1 + b1 in every head."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
@@ -113,11 +110,11 @@ class SliceLayer(nn.Module):
 
 
 def first_layer(reads: Literal["layer", "slice"], heads: int, width: int) -> nn.Module:
-    """The first layer of a Dense form: nothing where it is `layer.q`, else W1 and b1 by head."""
+    """Return the first layer of a Dense Synthesizer: identity if it is `layer.q`, otherwise a `SliceLayer`."""
     return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
 
 
 def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:
-    """A matrix for each head, drawn as Glorot and Bengio 2010, equation 16."""
+    """Return one weight matrix per head with Xavier uniform initialisation (Glorot and Bengio 2010, equation 16)."""
     bound = (6 / (inner + outer)) ** 0.5
     return torch.empty(heads, inner, outer).uniform_(-bound, bound)

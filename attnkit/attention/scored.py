@@ -1,4 +1,4 @@
-"""Mechanisms that form a matrix of scores, then take the softmax over the allowed keys."""
+"""Base class of mechanisms that compute a matrix of scores and take the softmax over the allowed keys."""
 
 import math
 from abc import abstractmethod
@@ -20,73 +20,68 @@ from attnkit.ops.score_chunks import Hidden, ScoreChunk, Weighing, chunked_mix
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 LONG, BLOCK, DEVICE_BLOCK = 2**23, 2**20, 2**24
-"""From LONG scores a text on (8 heads of 1,024 tokens), queries are answered in blocks with so many
-scores on a CPU, or on a device, and training computes a block again for its gradients.  For a text
-of 2,048 tokens entmax and the Synthesizers without a table hold 52 to 99 MB then
-(benchmarks/results/every-mechanism.md), instead of 420 to 1,090; causal ones take half
-the time, since a block leaves out the keys behind it.  Shorter texts, and blocks half as large,
-would take longer."""
+"""Minimum number of scores (heads x queries x keys) at which queries are computed in blocks, which training recomputes
+in the backward pass, and the number of scores in a block on a CPU and on other devices. LONG is 8 heads of 1,024
+tokens. At 2,048 tokens entmax and the Synthesizers without a table then hold 52 to 99 MB
+(benchmarks/results/every-mechanism.md) instead of 420 to 1,090; causal layers take half the time, since a block skips
+the keys behind it. Blocks for shorter sequences, and blocks of half the size, would be slower."""
 
 
 class Scored(Attention):
-    """A matrix of scores, then softmax over the allowed keys.
+    """Base class of mechanisms with a score matrix: y = softmax(scores) v over the allowed keys.
 
-    A subclass fills `scores`, and may narrow `allowed`, offer a `fused` path, add a bias (`added`),
-    or put something else in the place of the softmax (`normalise`).  Scores of a layer are its own,
-    times the entropy factor, capped; plus the running sum of the layers before; plus bias and
-    noise; then the mask.
+    Implement `scores`. Optionally override `allowed` to hide more keys, `added` to add a bias, `normalise` to replace
+    the softmax, and `fused` to compute the output without the matrix. Caching and the options of `ScoreOptions` are
+    handled here. The scores of the layer are multiplied by the entropy factor and capped; then the running sum of
+    earlier layers is added, then bias and noise; the mask comes last.
     """
 
     homogeneous: ClassVar[bool] = False
-    """Scores are proportional to q, so a factor may go into q (and the fused path stays open)."""
+    """Whether scores are proportional to q, so that a factor can be applied to q and `fused` can still be used."""
     corrected: ClassVar[bool] = False
-    """`scores` returns as many numbers more, behind the scores, for `normalise` alone."""
+    """Whether `scores` returns 2 H heads: the scores, then as many numbers that only `normalise` reads."""
     fuses_bias: ClassVar[bool] = False
-    """`fused` takes a bias as its last argument."""
+    """Whether `fused` takes a bias as its last argument."""
     query_blocks: bool = True
-    """Whether long texts are answered in blocks of queries.  A table of positions says False: the
+    """Whether long sequences are computed in blocks of queries. Mechanisms with a table of positions set False, as the
     gradient of each block would be as large as the table."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.modifiers = ScoreOptions()  # those that a layer is built with replace them
+        self.modifiers = ScoreOptions()  # replaced by `MultiHead.build`
         self.evaluation_noise = 0.0
-        """As `modifiers.score_noise`, in evaluation: `analysis.score_noise` sets it for a while."""
+        """Standard deviation of score noise in evaluation, set temporarily by `analysis.score_noise`."""
 
     def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S M"]:
-        """What scores read of each key by itself; a state keeps that, so it is made only once."""
+        """Return what `scores` reads of each key; the state keeps it, so that it is computed only once per key."""
         return k
 
     @abstractmethod
     def scores(self, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S M"], mask: Mask) -> Float[Tensor, "b H T S"]:
-        """Scores before bias, mask and softmax; k as `cached_keys` made it.
-
-        A mechanism whose `uses` lacks q or k is given None for it.
-        """
+        """Return the scores before bias, mask and softmax; k is from `cached_keys`, unused q or k is None."""
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"] | None:
-        """True where a key may be seen; None where all may."""
-        # the only query of a packed mask is the last one, which sees all keys
+        """Return a matrix that is True for each key that a query may attend to; None if all keys are allowed."""
+        # the only query of a packed mask is the last token, which may attend to all keys
         future = mask.causal and mask.q_pos.shape[1] > 1
         return None if mask.layout == "packed" and not future else mask.dense()
 
     def normalise(
         self, scores: Float[Tensor, "b H T S"], mask: Mask, raw_scores: Float[Tensor, "b H T S"]
     ) -> Float[Tensor, "b H T S"]:
-        """Weights of the scores, 0 where a key may not be seen.
+        """Return the weights, with 0 for keys that are not allowed.
 
-        `raw_scores` are of this layer alone, as `scores` returned them.
-        A subclass that overrides it, `scores` or `allowed` must not inherit a fused softmax: it
-        sets `fused = Scored.fused`.
+        `raw_scores` is the output of `scores` of this layer alone. A subclass that overrides this method, `scores` or
+        `allowed` must not inherit a fused softmax: it sets `fused = Scored.fused`.
         """
         return visible_softmax(scores, self.allowed(mask))
 
     def fused(
         self, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"], v: Float[Tensor, "B H S E"], mask: Mask
     ) -> Float[Tensor, "B H T E"] | None:
-        """The answer without forming the matrix, or None to take the plain path.
+        """Return the output without forming the score matrix, or None to use the plain path.
 
-        It equals `scores` and `normalise` on the same q and k, which is as `cached_keys` made it.
+        The output must equal that of `scores` and `normalise` for the same q and k; k is the output of `cached_keys`.
         """
         return None
 
@@ -103,9 +98,9 @@ class Scored(Attention):
         offset: Float[Tensor, "b 1 T 1"] | None = None,
         parameter: Tensor | None = None,
     ) -> Float[Tensor, "B H T E"]:
-        """`chunked_mix` of the keys that are allowed; neighbouring heads may share keys and values.
+        """Compute `chunked_mix` over the allowed keys; neighbouring heads may share keys and values.
 
-        `offset` is added to all scores of a query; `parameter` is the one that `weighing` has a gradient for.
+        `offset` is added to all scores of a query; `parameter` is the one whose gradient `weighing` computes.
         """
         heads, queries = q[0].shape[1:3]
         *keys, values = (repeat_heads(x, heads) for x in (*k, v))
@@ -124,15 +119,15 @@ class Scored(Attention):
     def added(
         self, call: AttentionCall, keys: Float[Tensor, "B H S M"] | None, state: State
     ) -> tuple[Float[Tensor, "b H T S"] | None, State]:
-        """What is added to the scores, from all keys seen so far, and the state to go on with."""
+        """Return the bias to add to the scores, from all keys so far, and the new state."""
         return call.bias, state
 
     def key_length(self) -> float:
-        """The length that `key_norm` gives keys; in the dot family scores are then q k / |k|."""
+        """Return the norm that the option `key_norm` gives keys; in the dot-product family scores become q k / |k|."""
         return 1.0
 
     def keys_seen(self, mask: Mask) -> Int[Tensor, "b 1 T"]:
-        """The number of allowed keys of each query."""
+        """Return the number of allowed keys of each query."""
         allowed = self.allowed(mask)
         return mask.visible() if allowed is None else allowed.sum(-1)
 
@@ -141,30 +136,30 @@ class Scored(Attention):
         chosen = self.modifiers
         if chosen.key_norm and k is not None:
             k = F.normalize(k, dim=-1) * self.key_length()
-        k = None if k is None else self.cached_keys(k)  # before the cache: once for each key
+        k = None if k is None else self.cached_keys(k)  # before caching: once per key
         keys, values, state = self._extend_cache(k, v, state, mask.valid.shape[1])
         bias, state = self.added(call, keys, state)
         factor = self._factor(mask, values.dtype)
-        if factor is not None and self.homogeneous and q is not None:  # `fused` stays possible
+        if factor is not None and self.homogeneous and q is not None:  # keeps `fused` usable
             q, factor = q * factor, None
         noisy = self.noise > 0 or (self.training and chosen.attention_dropout > 0)
-        # a fused kernel has none of these
+        # not supported by fused kernels
         plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
         plain = plain or not (prior is factor is None) or (bias is not None and not self.fuses_bias)
         if not plain and q is not None and keys is not None:
             y = self.fused(q, keys, values, mask, *(() if bias is None else (bias,)))
             if y is not None:
                 return Out(y, state)
-        queries, per_query = mask.q_pos.shape[1], self.shape.heads * values.shape[2]  # scores
+        queries, per_query = mask.q_pos.shape[1], self.shape.heads * values.shape[2]  # scores per query
         call = call._replace(q=q, bias=bias)
         if not self.in_blocks(call, queries, values.shape[2]):
             raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
             return self.weigh(call, raw_scores, values, state, factor)
-        # 2 at least: `allowed` takes a lone query of a packed mask for the last one
+        # at least 2 queries: `allowed` takes a single query of a packed mask for the last token
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // per_query)
-        # keys behind the last query of a causal block are hidden from all of them
+        # keys behind the last query of a causal block are hidden from the whole block
         behind, blocks = mask.causal and queries == values.shape[2], list[RowBlock]()
-        for first in reversed(range(0, queries, size)):  # those that see most keys come first
+        for first in reversed(range(0, queries, size)):  # most keys first: later blocks fit into freed memory
             last = min(first + size, queries)
             blocks.append(RowBlock(first, last, last if behind else values.shape[2]))
 
@@ -175,16 +170,16 @@ class Scored(Attention):
         return Out(recomputed(weights, blocks, given, self), state)
 
     def in_blocks(self, call: AttentionCall, queries: int, keys: int) -> bool:
-        """Whether a text is so long that its queries are answered in blocks."""
+        """Return whether the sequence is so long that its queries are computed in blocks."""
         whole = self.modifiers.residual_scores or call.prior is not None or not self.query_blocks
-        # a compiled graph is for any length
+        # a compiled graph must work for any length
         whole = whole or torch.compiler.is_compiling()
         return not whole and queries * keys * self.shape.heads >= LONG
 
     def _block_weights(
         self, mask: Mask, block: RowBlock, read: Sequence[Tensor | None], factor: Float[Tensor, "b 1 T 1"] | None
     ) -> Float[Tensor, "b H t s"]:
-        """The weights of the queries of a block, from what it reads: q, keys, values and bias."""
+        """Return the weights of a block of queries; `read` holds its parts of q, keys, values and bias."""
         q, keys, values, bias = read
         assert values is not None
         mask = mask.part(*block)
@@ -201,7 +196,7 @@ class Scored(Attention):
         state: State,
         factor: Tensor | None,
     ) -> Out:
-        """From the scores of a layer to its output: running sum, mask, softmax, values."""
+        """Compute the output of a layer from its scores: running sum, mask, softmax, product with the values."""
         weights, total = self._weights(call, raw_scores, values, factor)
         residual = self.modifiers.residual_scores
         carried = total.expand(values.shape[0], -1, -1, -1) if residual else None
@@ -214,7 +209,7 @@ class Scored(Attention):
         values: Float[Tensor, "B G S E"],
         factor: Tensor | None,
     ) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T S"]]:
-        """The weights, and the running sum of scores; `values` give only shape and type."""
+        """Return the weights and the running sum of scores; `values` only give shape and dtype."""
         mask, prior, bias, chosen = call.mask, call.prior, call.bias, self.modifiers
         own = raw_scores.chunk(2, 1)[0] if self.corrected else raw_scores
         total = own if factor is None else own * factor
@@ -228,25 +223,25 @@ class Scored(Attention):
         total = total if prior is None else total + prior
         noise = self.noise
         if noise > 0 or (self.training and chosen.attention_dropout > 0):
-            # what depends on positions only is one matrix for all rows, but each row has its draws
+            # scores that depend only on positions are one matrix for all rows, but random draws differ by row
             total = total.expand(values.shape[0], -1, -1, -1)
-        # what the softmax sees: the mean of the running sum where asked, with bias and noise
+        # input of the softmax: the running sum or its mean, plus bias and noise
         scores = total / (self.shape.depth + 1) if chosen.residual_scores == "mean" else total
         scores = scores if bias is None else scores + bias
         if noise > 0:
             scores = scores + torch.randn_like(scores) * noise
-        weights = self.normalise(scores, mask, raw_scores).to(values.dtype)  # some use float32
+        weights = self.normalise(scores, mask, raw_scores).to(values.dtype)  # `normalise` may use float32
         if self.training and chosen.attention_dropout > 0:
             weights = F.dropout(weights, chosen.attention_dropout)
         return weights, total
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the noise that scores get now."""
+        """Standard deviation of the score noise in the current mode."""
         return self.modifiers.score_noise if self.training else self.evaluation_noise
 
     def _factor(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b 1 T 1"] | None:
-        """The entropy factor of each query, or None."""
+        """Return the entropy factor of each query, or None if there is none."""
         scale = self.modifiers.entropy_scale
         if not isinstance(scale, EntropyScale) or (scale.test_only and self.training):
             return None
@@ -257,7 +252,7 @@ class Scored(Attention):
     def _extend_cache(
         self, k: Tensor | None, v: Tensor | None, state: State, total: int
     ) -> tuple[Tensor | None, Tensor, State]:
-        """All keys and values seen so far, and the state that holds them."""
+        """Return all keys and values so far, and the state that holds them."""
         old_k, old_v = state if state is not None else (None, None)
         if v is not None:
             old_v = append(old_v, v, total)
@@ -270,8 +265,8 @@ class Scored(Attention):
 def visible_softmax(
     scores: Float[Tensor, "b H T S"], allowed: Bool[Tensor, "b 1 T S"] | None
 ) -> Float[Tensor, "b H T S"]:
-    """Softmax over the allowed keys; a query that may see none gets zeros, never NaN."""
+    """Return the softmax over the allowed keys; a query without allowed keys gets zeros, never NaN."""
     if allowed is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return weights.masked_fill(~allowed, 0)  # where all is hidden, softmax gives NaN
+    return weights.masked_fill(~allowed, 0)  # softmax gives NaN if all keys are hidden

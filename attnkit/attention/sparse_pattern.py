@@ -1,8 +1,8 @@
-"""Self-attention that sees some distances only: what `local`, `atrous` and `sparse` share.
+"""Self-attention over a pattern of distances, the base class of `local`, `atrous` and `sparse`.
 
-A distance is one between positions, that is between real tokens: padding never counts.  The plain
-path is dense attention under a narrowed mask; long sequences are answered in blocks, by
-`ops.block_sparse`, and a step of decoding looks at the keys it needs.
+Distances are between the positions of tokens, so padding never counts. The plain path is dense attention with a
+narrowed mask; long sequences are computed in blocks by `ops.block_sparse`, and a decoding step reads only the keys
+that it needs.
 """
 
 import math
@@ -19,15 +19,12 @@ from attnkit.ops import sliding_window
 from attnkit.ops.fast_cpu import few_scores, fuses_short
 
 PLAIN_UP_TO = 256 * 256
-"""On a CPU dense attention beats the blocks up to about this many scores a head; torch's fused
-kernel takes the mask of the pattern, and is faster than the plain products in 32 bits."""
+"""Approximate number of scores per head up to which dense attention is faster than blocks on a CPU. torch's fused
+kernel takes the mask of the pattern and is faster than plain products in 32 bits."""
 
 
 class Pattern(Scored):
-    """softmax(q k^T / sqrt(D)) over distances up to `window`, and multiples of `rate`.
-
-    Without a rate the window is all there is; without a window (0) the multiples.
-    """
+    """softmax(q k^T / sqrt(D)) over distances up to `window` and multiples of `rate` (None: the window alone)."""
 
     cross = False
     why = "its pattern is one of distances within one sequence"
@@ -39,30 +36,29 @@ class Pattern(Scored):
         self.window, self.rate = window, rate
 
     def sees(self, distance: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
-        """Whether a key at this distance, 0 or more, may be seen."""
+        """Return whether a key at this distance (at least 0) is in the pattern."""
         near = distance <= self.window
         return near if self.rate is None else near | (distance % self.rate == 0)
 
     def key_length(self) -> float:
-        """sqrt(D), which cancels the scale."""
+        """Return sqrt(D), which cancels the scale."""
         return math.sqrt(self.shape.head_width)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
-        """q k^T / sqrt(D)."""
         return dot_scores(q * q.shape[-1] ** -0.5, k)
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"]:
-        """The visible keys at a distance of the pattern."""
-        q_pos, k_pos = mask.q_pos.int(), mask.k_pos.int()  # half the bytes for [b, 1, T, S]
+        """Return the visible keys at a distance in the pattern."""
+        q_pos, k_pos = mask.q_pos.int(), mask.k_pos.int()  # half the memory of int64 for [b, 1, T, S]
         distance = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs_()
         return mask.dense() & self.sees(distance)
 
     def keys_seen_later(self, length: int) -> int:
-        """The window; multiples of a rate are all seen by some query."""
+        """Return the window; multiples of `rate` are all read by some later query."""
         return min(length, self.window) if self.rate is None else length
 
     def keys_seen(self, mask: Mask) -> Int[Tensor, "b 1 T"]:
-        """Counted from the positions, which run from 0 without a gap."""
+        """Count allowed keys from the positions, which run from 0 without gaps."""
         seen = self._behind(mask.q_pos)
         if not mask.causal:
             last = mask.valid.sum(1, keepdim=True) - 1
@@ -70,14 +66,14 @@ class Pattern(Scored):
         return seen.unsqueeze(1)
 
     def _behind(self, position: Int[Tensor, "b T"]) -> Int[Tensor, "b T"]:
-        """Distances of the pattern from 0 to `position`."""
+        """Return the number of distances in the pattern from 0 to `position`."""
         near = position.clamp_max(self.window) + 1
         if self.rate is None:
             return near
         return near + (position // self.rate - self.window // self.rate).clamp_min(0)
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """Blocks for a long sequence, a few keys for a step of decoding."""
+        """Compute a long sequence in blocks, and a decoding step from a few keys."""
         queries, keys = q.shape[2], k.shape[2]
         if v.shape[3] != q.shape[3]:
             return None  # for `weights`: the values are the identity
@@ -93,15 +89,15 @@ class Pattern(Scored):
             return None
         if queries == keys:
             return self._long(q, k, v, mask)
-        earlier = keys - queries  # keys of the cache; zeros stand for their queries
+        earlier = keys - queries  # cached keys have no queries: zeros take their place
         return self._long(F.pad(q, (0, 0, earlier, 0)), k, v, mask)[:, :, earlier:]
 
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
-        """Whole sequences: pads go to the end of their rows, and come back."""
+        """Compute whole sequences, with padding moved to the end of each row and back."""
         padded, causal = not unpadded(mask), mask.causal
 
         def answer(valid: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            # with the pads behind them, causal queries see none
+            # causal queries cannot attend to padding, which is behind them
             real = valid if padded and not causal else None
             if self.rate is None:
                 return blocks.near(q, k, v, real, self.window, causal)
@@ -112,18 +108,18 @@ class Pattern(Scored):
         return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0) if padded else y
 
     def _step(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H 1 D"]:
-        """One query a row, the last; the keys at its distances are fetched, no others."""
+        """Compute the last query of each row from the keys at its distances alone."""
         length, allowed = k.shape[2], None
-        behind = torch.arange(min(self.window + 1, length), device=q.device)  # all distances
+        behind = torch.arange(min(self.window + 1, length), device=q.device)  # distances
         if self.rate is not None:
-            first = self.rate * (self.window // self.rate + 1)  # `behind` has those before it
+            first = self.rate * (self.window // self.rate + 1)  # smaller multiples are in `behind`
             far = torch.arange(first, max(first, length), self.rate, device=q.device)
             behind = torch.cat((behind, far))
         if mask.layout == "any":
             position = mask.q_pos - behind  # [b, n]
             count = mask.valid.cumsum(1)  # tokens up to each column [b, S]
-            column = torch.searchsorted(count, position.clamp_min(0) + 1)  # of the token there
-            column = column.clamp_max(length - 1)  # a row of pads alone has none
+            column = torch.searchsorted(count, position.clamp_min(0) + 1)  # of the token at that position
+            column = column.clamp_max(length - 1)  # a row of padding has no tokens
             allowed = (position >= 0) & mask.valid.gather(1, column)
             k, v = gather_columns(k, column), gather_columns(v, column)
         elif self.rate is None:

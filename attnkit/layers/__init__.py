@@ -1,8 +1,7 @@
-"""The parts of a model around a mechanism: projections, positions, feed-forward, blocks.
+"""Parts of a model around a mechanism: projections, positions, feed-forward networks, blocks.
 
-Start with `multi_head.MultiHead` (projections around a mechanism), `block.Block` (attention and
-feed-forward with norms) and `positions` (rotary, ALiBi, relative). Imports `mechanisms` and what
-is below them.
+Start with `multi_head.MultiHead` (projections around a mechanism), `block.Block` (attention and feed-forward with
+norms) and `positions` (rotary, ALiBi, relative). Imports `mechanisms` and the packages below it.
 """
 
 from attnkit.layers.block import Block, Carried, Memory, make_norm

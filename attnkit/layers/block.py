@@ -1,4 +1,4 @@
-"""A Transformer block: self-attention, cross attention and feed-forward with residual paths."""
+"""A Transformer block: self-attention, cross attention and feed-forward with residual connections."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from attnkit.layers.multi_head import MultiHead
 
 
 class Memory(NamedTuple):
-    """What cross attention looks at."""
+    """Sequence that cross attention attends to."""
 
     mask: Mask
     rows: Float[Tensor, "B S W"] | None
@@ -21,10 +21,7 @@ class Memory(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """Running sums of scores on their way from layer to layer, where mechanisms carry them.
-
-    Also the values of the first layer.
-    """
+    """Tensors passed from layer to layer: running sums of scores, and the values of the first layer."""
 
     own: Float[Tensor, "R H T S"] | None = None
     cross: Float[Tensor, "R H T S"] | None = None
@@ -32,14 +29,14 @@ class Carried(NamedTuple):
 
 
 def make_norm(norm: str, width: int) -> nn.LayerNorm | nn.RMSNorm:
-    """The norm of sublayers: `norm` is pre or post (layer norm), or rms."""
+    """Return the norm of a sublayer: LayerNorm if `norm` is pre or post, RMSNorm if it is rms."""
     return nn.RMSNorm(width, eps=1e-6) if norm == "rms" else nn.LayerNorm(width)
 
 
 class Block(nn.Module):
-    """Self-attention, and where given cross attention and feed-forward, each with a residual path.
+    """Self-attention, optional cross attention and optional feed-forward, each with a residual connection.
 
-    Norms come before each sublayer, or with norm `post` after each sum.
+    Norms come before each sublayer or, with norm `post`, after each sum.
     """
 
     def __init__(
@@ -68,10 +65,7 @@ class Block(nn.Module):
         carried: Carried = Carried(),  # noqa: B008 (immutable)
         bias: Float[Tensor, "b H T S"] | None = None,
     ) -> tuple[Float[Tensor, "R T W"], State, State, Carried]:
-        """The new x, the states of self-attention and of cross attention, and the scores to carry.
-
-        `memory` is what cross attention looks at; `bias` is added to the scores of self-attention.
-        """
+        """Return the new x, both states and the carried tensors; `bias` is added to self-attention scores."""
         inner = self._enter(self.norm_attention, x)
         out = self.attention(inner, mask, state=state, prior=carried.own, bias=bias, first=carried.values)
         x = self._leave(self.norm_attention, x, out.y)

@@ -1,4 +1,4 @@
-"""The feed-forward part of a block."""
+"""The feed-forward network of a block."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -12,7 +12,7 @@ from attnkit.ops.onednn import Linear
 
 
 class FeedForward(nn.Module):
-    """Two matrices around a non-linearity, or three when it is gated (swiglu, geglu)."""
+    """Two linear layers around an activation, or three if it is gated (swiglu, geglu)."""
 
     functions: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
         "relu": F.relu,
@@ -36,9 +36,9 @@ class FeedForward(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
-        """down(dropout(f(up x))), or down(dropout(f(gate x) * up x))."""
+        """Return down(dropout(f(up x))), or down(dropout(f(gate x) * up x)) if gated."""
         inner = self.up(x)
-        relu = self.gate is None and self.function is F.relu  # then dropout makes it
+        relu = self.gate is None and self.function is F.relu  # fused into dropout
         if self.gate is not None:
             inner = self.function(self.gate(x)) * inner
         elif not relu:

@@ -1,4 +1,8 @@
-"""Multi-head attention around a mechanism: project, mix in every head, merge, project back."""
+"""Multi-head attention around a mechanism: project, mix in every head, merge, project back.
+
+Dimension letters as in `attention.base`, with W for the model width, and R for the rows of x: B, or B K in cross
+attention with K beams per row of the memory.
+"""
 
 from typing import Any, NamedTuple, Self
 
@@ -29,9 +33,9 @@ class Projected(NamedTuple):
 
 
 class MultiHead(nn.Module):
-    """Project, mix by a mechanism in every head, merge the heads, project back.
+    """Multi-head attention: projections, a mechanism in every head, and the output projection.
 
-    Only the projections that the mechanism uses exist; the others are None.
+    Projections that the mechanism does not use are None. `build` creates a layer from a recipe word.
     """
 
     q: Linear | None
@@ -78,7 +82,7 @@ class MultiHead(nn.Module):
                 if name in mechanism.uses and options.short_conv
             }
         )
-        # both start as the layer without them
+        # initialised to 0, which is the layer without them
         self.exclusion = self.value_gate = None
         if options.exclusive:
             self.exclusion = nn.Parameter(torch.zeros(self.heads))
@@ -105,11 +109,15 @@ class MultiHead(nn.Module):
         biases: bool = True,
         **options: Any,
     ) -> Self:
-        """A layer with the mechanism that a recipe calls `word`.
+        """Return a layer with the mechanism that a recipe calls `word`.
 
-        `causal=True` says that it will hide the future, `False` that it will look both ways; a
-        mechanism that cannot is refused.  `biases` are those of the projections.
-        Raises UsageError for an unknown word or option (naming the nearest) and an impossible role.
+        Args:
+            causal: True if the layer will hide the future, False if it will attend in both directions.
+            biases: Whether the projections have biases.
+            options: Options of the mechanism and of the layer, as in a recipe.
+
+        Raises:
+            UsageError: If the word or an option is unknown, or the mechanism cannot have this role.
         """
         if heads < 1 or width < 1 or width % heads:
             raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
@@ -155,13 +163,15 @@ class MultiHead(nn.Module):
     ) -> Out:
         """Attend; Out.y is [R, T, W].
 
-        In cross attention `memory` may be omitted once a state exists, and x may have K rows for
-        each row of memory or state (beams): queries are folded, keys are never copied.  `values`,
-        beside the memory, is what values are projected from instead of it.  `first` are the values
-        of the first layer of self-attention, for the option value_residual.
+        Args:
+            memory: Sequence that cross attention attends to; may be omitted once a state exists. x may have K rows
+                (beams) for each row of memory or state: queries are folded, keys are never copied.
+            values: Sequence, beside the memory, from which values are projected instead.
+            first: Values of the first layer of self-attention, for the option `value_residual`.
 
-        Raises ValueError for a mask of other tokens than these, and for a memory that is missing or
-        too much; UsageError for a mask that the mechanism cannot take.
+        Raises:
+            ValueError: If the mask does not fit the tokens, or the memory is missing or not expected.
+            UsageError: If the mechanism does not support the mask.
         """
         rows = self._check(x, mask, memory, state)
         kept = None
@@ -175,11 +185,11 @@ class MultiHead(nn.Module):
             return Out(self.merged(out.y, x, v), state, out.scores, emitted)
         beams = x.shape[0] // max(1, rows)
         if not torch.is_grad_enabled():
-            # later steps read them again and again: better whole than strided
+            # every later step reads them: contiguous is faster than strided
             k, v = (part if part is None else part.contiguous() for part in (k, v))
         if beams > 1:
             q, prior = self._fold(q, beams), self._fold(prior, beams)
-            mask = Mask.cross(mask.valid, beams * x.shape[1])  # a row's beams are its queries
+            mask = Mask.cross(mask.valid, beams * x.shape[1])  # the beams of a row become its queries
         out = self.mechanism(q, k, v, mask, state, prior, bias)
         if beams == 1:
             return Out(self.merged(out.y, x), out.state, out.scores)
@@ -196,7 +206,7 @@ class MultiHead(nn.Module):
         bias: Float[Tensor, "b H T S"] | None = None,
         first: Float[Tensor, "R H T D"] | None = None,
     ) -> Float[Tensor, "B H T S"]:
-        """The matrix that multiplies the values in every head, as in evaluation."""
+        """Return the matrix that multiplies the values in every head, in evaluation mode."""
         self._check(x, mask, memory)
         q, k, v, gates, _ = self.project(x, mask, memory, first=first)
         if v is None:
@@ -212,17 +222,17 @@ class MultiHead(nn.Module):
         kept: State = None,
         first: Tensor | None = None,
     ) -> Projected:
-        """Queries of x; keys and values of x or of the memory (None: only the state has them).
+        """Project queries from x, and keys and values from x or the memory (None if only the state has them).
 
-        Slices of x, where the mechanism reads them, are the last heads of the queries.  `kept` is
-        what short convolutions kept of the call before.
+        Slices of x, if the mechanism reads them, are the last heads of the queries. `kept` are the tokens that the
+        short convolutions kept from the previous call.
         """
         source, mechanism = memory if self.cross else x, self.mechanism
         projected = {}
         for name, given in (("q", x), ("k", source), ("v", source if values is None else values)):
             layer = getattr(self, name)
             projected[name] = None if layer is None or given is None else layer(given)
-        real = real_keys(mask, x[:, None]) if self.convolutions else None  # as keys: [R, 1, T, W]
+        real = real_keys(mask, x[:, None]) if self.convolutions else None  # x as keys: [R, 1, T, W]
         kept, ends = kept or (None,) * len(self.convolutions), []
         for (name, convolution), before in zip(self.convolutions.items(), kept, strict=True):
             projected[name], end = convolution(projected[name], real, before)
@@ -242,7 +252,7 @@ class MultiHead(nn.Module):
         if self.rotary is not None and q is not None and k is not None:
             parts = mechanism.rotary_parts
             q = self.rotary(q, mask.q_pos, parts)
-            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :], parts)  # cached ones are turned
+            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :], parts)  # cached keys are rotated already
         if "x" in mechanism.uses:
             slices = torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
             q = slices if q is None else torch.cat((q, slices), 1)
@@ -258,10 +268,7 @@ class MultiHead(nn.Module):
     def merged(
         self, y: Float[Tensor, "B H T D"], x: Float[Tensor, "B T W"], v: Float[Tensor, "B H T D"] | None = None
     ) -> Float[Tensor, "B T W"]:
-        """The heads' answers to x, projected back; before that what the options of the layer say.
-
-        `v` are the values of x, for the option exclusive.
-        """
+        """Apply the layer options to the outputs of the heads and project back; `v` is for the option `exclusive`."""
         if self.exclusion is not None and v is not None:
             v = repeat_heads(v[:, -self.key_heads :], self.heads)
             unit = F.normalize(v, dim=-1)
@@ -276,7 +283,7 @@ class MultiHead(nn.Module):
         return projected
 
     def _check(self, x: Tensor, mask: Mask, memory: Tensor | None, state: State = None) -> int:
-        """Refuse a mask of other tokens: some mechanisms would read a part of it.
+        """Raise unless the mask fits x and the memory: some mechanisms would silently read part of it.
 
         Returns the number of rows attended to: of x, or in cross attention of the memory.
         """

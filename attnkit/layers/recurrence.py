@@ -1,4 +1,4 @@
-"""A layer of a recurrent cell over time: LSTM and GRU as torch has them, and SRU."""
+"""Recurrent layers: the LSTM and GRU of torch, and SRU."""
 
 import math
 
@@ -15,17 +15,16 @@ CellState = tuple[Float[Tensor, "R W"], ...]
 
 
 class SRU(nn.Module):
-    """Simple recurrent unit; every product with a matrix is made for all tokens at once.
+    """Simple recurrent unit; every product with a matrix is computed for all tokens at once.
 
-    f = sigmoid(W_f x + v_f c' + b_f), c = f c' + (1 - f) W x for the state c' before,
-    r = sigmoid(W_r x + v_r c' + b_r), h = r c + (1 - r) alpha x, with alpha = sqrt(3).  Where input
-    is wider than output, the last sum reads as many of its values, from `skip_from` on.  Source:
-    Lei et al. 2018, "Simple Recurrent Units for Highly Parallelizable Recurrence", sections 3 and
-    3.2; v_f and v_r start at zero.
+    f = sigmoid(W_f x + v_f c' + b_f), c = f c' + (1 - f) W x for the previous state c', r = sigmoid(W_r x + v_r c' +
+    b_r), h = r c + (1 - r) alpha x, with alpha = sqrt(3). If the input is wider than the output, the last sum reads as
+    many of its values as the output has, from `skip_from` on. v_f and v_r are initialised to zero. Source: Lei et al.
+    2018, "Simple Recurrent Units for Highly Parallelizable Recurrence", sections 3 and 3.2.
     """
 
     alpha = math.sqrt(3)
-    """Keeps the variance of the highway path at the start, where r is about a half."""
+    """Keeps the variance of the highway path at initialisation, where r is about 1/2."""
 
     def __init__(self, inputs: int, width: int, skip_from: int = 0) -> None:
         super().__init__()
@@ -37,10 +36,10 @@ class SRU(nn.Module):
         self.bias = nn.Parameter(torch.zeros(2 * width))  # b_f, b_r
 
     def forward(self, x: Float[Tensor, "R T I"], state: CellState) -> tuple[Tensor, CellState]:
-        """Outputs [R, T, W], and the state after the last token."""
+        """Return the outputs [R, T, W] and the state after the last token."""
         candidate, forget, reset = self.projection(x).split(self.width, -1)
         (v_f, v_r), (b_f, b_r) = self.state_weight.chunk(2), self.bias.chunk(2)
-        (start,), wide = state, widest(x.dtype)  # sums over time want more than 16 bits
+        (start,), wide = state, widest(x.dtype)  # sums over time need more than 16 bits
         c = simple_recurrence(candidate.to(wide), (forget + b_f).to(wide), v_f.to(wide), start.to(wide)).to(x.dtype)
         before = torch.cat((start[:, None], c[:, :-1]), 1)  # [R, T, W], c'
         r = torch.sigmoid(reset + v_r * before + b_r)
@@ -48,14 +47,14 @@ class SRU(nn.Module):
 
 
 class RecurrentLayer(nn.Module):
-    """One layer that reads in one direction; its state is batch-first.
+    """One recurrent layer that reads in one direction; its state is batch-first.
 
-    LSTM: Hochreiter and Schmidhuber 1997, with forget gates.  GRU: Cho et al. 2014, in torch's form
-    (the reset gate behind the product).
+    LSTM: Hochreiter and Schmidhuber 1997, with forget gates. GRU: Cho et al. 2014, in torch's form (the reset gate is
+    applied after the product).
     """
 
     parts = {"lstm": 2, "gru": 1, "sru": 1}
-    """Tensors of a state, by cell."""
+    """Number of tensors in a state, by cell."""
 
     def __init__(self, cell: str, inputs: int, width: int, skip_from: int = 0) -> None:
         super().__init__()
@@ -68,10 +67,10 @@ class RecurrentLayer(nn.Module):
             self.cell = kind(inputs, width, batch_first=True)
 
     def forward(self, x: Float[Tensor, "R T I"], state: CellState) -> tuple[Float[Tensor, "R T W"], CellState]:
-        """Outputs for all tokens, and the state after the last one."""
+        """Return the outputs of all tokens and the state after the last token."""
         if isinstance(self.cell, SRU):
             return self.cell(x, state)  # type: ignore[no-any-return]
-        given = tuple(part[None].contiguous() for part in state)  # torch's layers come first
+        given = tuple(part[None].contiguous() for part in state)  # torch puts the layer dimension first
         y, after = self.cell(x, given if isinstance(self.cell, nn.LSTM) else given[0])
         after = after if isinstance(after, tuple) else (after,)
         return y, tuple(part[0] for part in after)
@@ -80,8 +79,8 @@ class RecurrentLayer(nn.Module):
 class BidirectionalLayer(nn.Module):
     """Two layers of half the width, one of which reads each row from its last token to its first.
 
-    Rows are padded on the right.  The second one gets them turned round, pads still behind, so that
-    no token's vector depends on pads.
+    Rows are right-padded. The second layer gets them reversed with padding still last, so that no token's vector
+    depends on padding.
     """
 
     def __init__(self, cell: str, width: int) -> None:
@@ -91,7 +90,7 @@ class BidirectionalLayer(nn.Module):
         self.parts = RecurrentLayer.parts[cell]
 
     def forward(self, x: Float[Tensor, "B S W"], turned: Int[Tensor, " n"]) -> Float[Tensor, "B S W"]:
-        """Both answers side by side; for `turned` see `turned_columns`."""
+        """Return the outputs of both layers, concatenated; for `turned` see `turned_columns`."""
         rows, _, width = x.shape
         state = (x.new_zeros(rows, width // 2),) * self.parts
         forwards, _ = self.forwards(x, state)
@@ -100,9 +99,9 @@ class BidirectionalLayer(nn.Module):
 
 
 def turned_columns(valid: Bool[Tensor, "B S"]) -> Int[Tensor, " n"]:
-    """Where each token of flattened rows [B S] comes from, once rows are turned round.
+    """Return the index in flattened rows [B S] from which each token is taken to reverse the rows.
 
-    Pads, on the right, stay where they are; turned round twice, rows are as they were.
+    Padding, on the right, stays in place; reversing twice restores the rows.
     """
     rows, length = valid.shape
     columns = torch.arange(length, device=valid.device)

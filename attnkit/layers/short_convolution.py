@@ -1,4 +1,4 @@
-"""A short convolution over the tokens of a row, which lets each see the few before it."""
+"""A short causal convolution over the tokens of a row."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -7,11 +7,11 @@ from torch.nn import functional as F
 
 
 class ShortConvolution(nn.Module):
-    """SiLU of a causal depthwise convolution: each channel sees its last `size` tokens.
+    """SiLU of a causal depthwise convolution: each channel reads its last `size` tokens.
 
-    Pads are not tokens: the tokens around them follow one another.  Source: Poli et al. 2023,
-    "Hyena Hierarchy", section 3.1; with SiLU behind it as in Yang et al. 2024, "Parallelizing
-    Linear Transformers with the Delta Rule over Sequence Length", section 3.4.
+    Padding is skipped, so the tokens around it are neighbours. Source: Poli et al. 2023, "Hyena Hierarchy", section
+    3.1; followed by SiLU as in Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence
+    Length", section 3.4.
     """
 
     def __init__(self, channels: int, size: int) -> None:
@@ -22,16 +22,13 @@ class ShortConvolution(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T C"], real: Bool[Tensor, "b T"] | None, before: Float[Tensor, "B n C"] | None
     ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B n C"]]:
-        """The convolved tokens, and the last size - 1 tokens, for the next call's `before`.
-
-        `real` is False on pads; None where there are none.
-        """
+        """Return the convolved tokens and the last size - 1 tokens, the next `before`; `real` is False for padding."""
         size, length = self.weight.shape[1], x.shape[1]
         if before is None:
             before = x.new_zeros((x.shape[0], size - 1, x.shape[2]))
         row, order = torch.cat((before, x), 1), None  # [B, size - 1 + T, C]
         if real is not None:
-            # pads go before all tokens, those of earlier calls included
+            # padding moves before all tokens, including those of earlier calls
             real = real.expand(x.shape[0], -1)
             tokens = F.pad(real, (size - 1, 0), value=True)  # [B, size - 1 + T]
             row = _columns(row, tokens.int().argsort(dim=1, stable=True))

@@ -1,10 +1,10 @@
-"""The attention mechanisms: one file = one mechanism = one recipe word.
+"""The attention mechanisms: one file is one mechanism and one recipe word.
 
-What is known of them without importing torch comes from `attnkit.recipe.mechanism_registry` and is
-handed on here; this module imports their files and builds them.
+Facts that need no torch come from `attnkit.recipe.mechanism_registry` and are re-exported here; this module imports
+the files of mechanisms and builds them.
 
-Start with `load` (a word becomes a class), and as an example of a file `dot.Dot`. Imports
-`attention`, `ops` and what is below them.
+Start with `load` (from a word to its class), and with `dot.Dot` as an example of a mechanism. Imports `attention`,
+`ops` and the packages below them.
 """
 
 import importlib
@@ -51,13 +51,13 @@ __all__ = [
 __all__ += ["parts", "plug_in", "plugged", "word_of"]
 
 CHANGING = ["uses", "causal", "encoder", "cross", "positions", "cost", "quadratic", "by_distance", "why"]
-"""Facts of a built mechanism that its options change."""
+"""Class attributes that the options of a mechanism can change."""
 
 
 def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
-    """A mechanism for a layer of this shape, with what its options change in its facts.
+    """Return a mechanism for a layer of this shape, with class attributes that follow its options.
 
-    Where parts take turns it is given one of them, by `layer_schedule`.  Raises UsageError as
+    For parts that alternate between layers, pass a part from `layer_schedule`. Raises UsageError as
     `resolve_capabilities`, and for option values that the mechanism refuses.
     """
     known, able = facts(word), resolve_capabilities(word, options)
@@ -70,10 +70,7 @@ def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention"
 
 
 def load(word: str) -> "type[Attention]":
-    """Import the class of a mechanism.
-
-    Raises UsageError for an unknown word, or where the file of a plug-in fails.
-    """
+    """Import the class of a mechanism. Raises UsageError if the word is unknown or the file of a plug-in fails."""
     path, name = facts(word).path, module_name(word)
     if word in shipped():
         module = importlib.import_module(f"{__name__}.{path.stem}")
@@ -89,7 +86,7 @@ def load(word: str) -> "type[Attention]":
         except Exception as error:
             del sys.modules[name]
             frames = traceback.extract_tb(error.__traceback__)
-            # the last line of the file that the error passed through
+            # the innermost line of the file in the traceback
             line = ([f.lineno for f in frames if f.filename == str(path)] or [1])[-1]
             raise UsageError(f"{path}:{line}: {type(error).__name__}: {error}") from error
     else:
@@ -99,7 +96,7 @@ def load(word: str) -> "type[Attention]":
 
 
 def word_of(mechanism: "type[Attention]") -> str:
-    """The recipe word of a class, or its own name where recipes have no word for it."""
+    """Return the recipe word of a class, or the name of the class if recipes have no word for it."""
     module = mechanism.__module__
     for word in (*shipped(), *plugged()):
         if module in (f"{__name__}.{word.replace('-', '_')}", module_name(word)):
@@ -109,7 +106,7 @@ def word_of(mechanism: "type[Attention]") -> str:
 
 
 def plugin_error(error: BaseException) -> str | None:
-    """What a mechanism from outside did wrong, with its file; None where there was none."""
+    """Return an error caused by a mechanism from outside attnkit, with its file; None for other errors."""
     files = {str(one.path) for one in map(facts, names()) if one.origin != "attnkit"}
     if not files:
         return None
@@ -118,7 +115,7 @@ def plugin_error(error: BaseException) -> str | None:
     for frame, line in frames:
         if frame.f_code.co_filename in files:
             return f"{frame.f_code.co_filename}:{line}: {told}"
-    for frame, _ in frames:  # it returned something else than it should, or takes other arguments
+    for frame, _ in frames:  # a wrong return value or wrong parameters
         own = frame.f_locals.get("self")
         built = frame.f_locals.get("built") if frame.f_code is create.__code__ else None
         for part in (built, type(own), type(getattr(own, "mechanism", None))):

@@ -1,13 +1,13 @@
 """Additive attention: A = softmax(w_v^T tanh(W_q q + W_k k)).
 
-A hidden layer of u tanh units scores every pair.  W_q and W_k [D, u] and w_v [u] belong to a head,
-beside the projections of the layer; `hidden` is u, by default the head width.  Parameters per head:
-2 D u + u.  The T x S x u hidden units are never held at once: they are made, and in the backward
-pass made again, in blocks of queries.  Source: Bahdanau et al. 2015, "Neural Machine Translation
-by Jointly Learning to Align and Translate", appendix A.1.2.
+A hidden layer of u tanh units scores every pair of query and key. Each head has its own W_q and W_k [D, u] and w_v
+[u], beside the projections of the layer; `hidden` is u, by default the head width. Parameters per head: 2 D u + u. The
+T x S x u hidden units are never in memory at once: they are computed in blocks of queries, and recomputed in the
+backward pass. Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate",
+appendix A.1.2.
 
-Worked number: D = u = 1, W_q = W_k = 1, w_v = ln 3 / tanh 1, q = 1 and keys -1, 0: tanh 0 = 0 and
-tanh 1 give the scores 0 and ln 3, so the weights are 1/4, 3/4.
+Worked number: D = u = 1, W_q = W_k = 1, w_v = ln 3 / tanh 1, q = 1 and keys -1, 0: tanh 0 = 0 and tanh 1 give the
+scores 0 and ln 3, so the weights are 1/4, 3/4.
 """
 
 import math
@@ -24,20 +24,21 @@ from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.linear_attention import widest
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
-"""Hidden units at once: on a CPU what its second caches hold, elsewhere what fills the device."""
+"""Number of hidden units in a block: on a CPU what the second-level caches hold, elsewhere what fills the device."""
 PARTS, SHORTEST = 8, 8
-"""On a CPU causal texts are cut into so many blocks of queries, none shorter: first ones need fewer keys."""
+"""Number of blocks into which the queries of causal sequences are split on a CPU, as the first blocks need fewer keys,
+and minimum number of queries in a block."""
 REACH = 40.0
-"""Up to here e^(2 x) and products of two are positive in float32, infinity included."""
+"""Maximum |x| for which e^(2 x) is neither 0 nor infinite in float32, so that products of two factors are not NaN."""
 
 
 class QueryBlock(NamedTuple):
-    """The hidden units of some queries of some rows, in a buffer that the next block reuses."""
+    """Hidden units of a block of rows and queries, in a buffer that the next block reuses."""
 
     rows: slice
     queries: slice
     seen: slice
-    """The first keys, which these queries may see."""
+    """The first keys, which contain all keys that these queries may attend to."""
     units: Float[Tensor, "b t s u"]
     """sigmoid(2 (left + right)), which is (1 + tanh(left + right)) / 2."""
 
@@ -45,10 +46,10 @@ class QueryBlock(NamedTuple):
 def hidden_units(
     left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"], causal: bool = False
 ) -> Iterator[QueryBlock]:
-    """The hidden units of one head, block by block; where `causal`, without keys behind a block.
+    """Yield the hidden units of one head block by block; if `causal`, without the keys behind a block.
 
-    On a CPU as 1 / (1 + e^(-2 left) e^(-2 right)), which spares an exponential a unit, else by
-    sigmoids; torch's tanh takes ten times as long there.
+    On a CPU they are computed as 1 / (1 + e^(-2 left) e^(-2 right)), which needs no exponential per unit, if no
+    exponent is too large, otherwise as sigmoids; torch's tanh takes ten times as long there.
     """
     rows, queries, width = left.shape
     keys = right.shape[1]
@@ -58,11 +59,11 @@ def hidden_units(
     split = cpu and all(bool(x.abs().amax() <= REACH) for x in (left, right) if x.numel())
     left, right = ((-2 * x).exp() if split else 2 * x for x in (left, right))
     left, right = left[:, :, None], right[:, None]  # [B, T, 1, u] and [B, 1, S, u]
-    room = max(1, (BLOCK if cpu else LARGE_BLOCK) // (keys * width))  # queries at once
+    room = max(1, (BLOCK if cpu else LARGE_BLOCK) // (keys * width))  # maximum number of queries
     height = min(room, queries)
     if causal and cpu:
         height = min(height, max(SHORTEST, -(-queries // PARTS)))
-    depth = max(1, min(rows, room // height))  # rows of the batch at once
+    depth = max(1, min(rows, room // height))  # rows of the batch
     buffer, one = left.new_empty(depth * height * keys * width), left.new_ones(())
     for row in range(0, rows, depth):
         for first in range(0, queries, height):
@@ -83,14 +84,14 @@ class TanhScores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, weight: Tensor, causal: bool = False) -> Tensor:
-        """Left [H, B, T, u], right [H, B, S, u], weight [H, u] -> scores [H, B, T, S].
+        """Return the scores [H, B, T, S] of left [H, B, T, u], right [H, B, S, u] and weight [H, u].
 
-        Where `causal`, T = S, and scores of keys that stand behind a block of queries are 0.
+        If `causal`, T = S, and scores of keys behind a block of queries are 0.
         """
         ctx.save_for_backward(left, right, weight)
         ctx.causal = causal
         shape = left.shape[1], left.shape[0], left.shape[2], right.shape[2]
-        scores = left.new_zeros(shape).transpose(0, 1)  # in memory as softmax reads them
+        scores = left.new_zeros(shape).transpose(0, 1)  # the memory layout that softmax reads
         for head, w in enumerate(weight):
             for rows, queries, seen, units in hidden_units(left[head], right[head], causal):
                 sums = torch.mv(units.flatten(0, 2), 2 * w) - w.sum()  # tanh = 2 unit - 1
@@ -100,7 +101,7 @@ class TanhScores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Float[Tensor, "H B T S"]) -> tuple[Tensor | None, ...]:
-        """tanh' = 4 h (1 - h) for h = (1 + tanh) / 2."""
+        """Compute the gradients, with tanh' = 4 h (1 - h) for h = (1 + tanh) / 2."""
         left, right, weight = ctx.saved_tensors
         to_left, to_right, to_weight = map(torch.zeros_like, (left, right, weight))
         room = None
@@ -112,14 +113,14 @@ class TanhScores(torch.autograd.Function):
                     room = torch.empty_like(units).flatten()
                 slopes = room[: units.numel()].view_as(units)
                 torch.addcmul(units, units, units, value=-1, out=slopes).mul_(g.unsqueeze(-1))
-                to_left[head, rows, queries] = slopes.sum(2)  # a query is in one block alone
+                to_left[head, rows, queries] = slopes.sum(2)  # a query is in a single block
                 to_right[head, rows, seen] += slopes.sum(1)  # a key may be in all blocks of its row
         factor = 4 * weight[:, None, None]
         return to_left * factor, to_right * factor, to_weight, None
 
 
 class Additive(Scored):
-    """softmax(w_v^T tanh(W_q q + W_k k)) v; cost T*S*u, memory of a block."""
+    """softmax(w_v^T tanh(W_q q + W_k k)) v; cost T*S*u, memory of one block."""
 
     def __init__(self, shape: Shape, *, hidden: int | None = None) -> None:
         super().__init__(shape)
@@ -129,18 +130,18 @@ class Additive(Scored):
         self.out = nn.Parameter(xavier(shape.heads, units, 1).squeeze(-1))
 
     def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S u"]:
-        """W_k k."""
+        """Return W_k k."""
         return per_head(k, self.key, None)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
-        """w_v^T tanh(W_q q + W_k k), given W_k k."""
+        """Return w_v^T tanh(W_q q + W_k k), given W_k k."""
         inputs = per_head(q, self.query, None), k, self.out
-        # float32 at least: 16 bits would round away what tells near scores apart
+        # at least float32: 16 bits could not distinguish close scores
         left, right, weight = (x.to(widest(q.dtype)) for x in inputs)
-        if torch.compiler.is_exporting():  # blocks are chosen by looking at values
+        if torch.compiler.is_exporting():  # blocks depend on values
             hidden = (left[:, :, :, None] + right[:, :, None]).tanh()  # [B, H, T, S, u]
             return (hidden @ weight[:, None, :, None])[..., 0]
-        if left.shape[2] == 1 and not torch.is_grad_enabled():  # no more units than numbers of keys
+        if left.shape[2] == 1 and not torch.is_grad_enabled():  # as many units as key values
             units = torch.add(2 * left, right, alpha=2).sigmoid_().mul_(2 * weight[:, None])
             return (units.sum(-1) - weight.sum(-1)[:, None])[:, :, None]  # [B, H, 1, S]
         scores: Tensor = TanhScores.apply(  # type: ignore[no-untyped-call]

@@ -1,13 +1,12 @@
 """Atrous attention: A = softmax(q k^T / sqrt(D)) over |i - j| mod rate = 0.
 
-Also called dilated attention.  Each query sees every `rate`-th token, counted from itself;
-distances are between real tokens.
-Sequences are answered as `rate` dense attentions over sub-sequences.  Source: Su 2019, "Born to be
-saving" (spaces.ac.cn/archives/6853), after the strided part of Child et al. 2019, "Generating Long
-Sequences with Sparse Transformers".
+Also called dilated attention. Each query attends to every `rate`-th token, counted from itself; distances are between
+real tokens. Sequences are computed as `rate` dense attentions over sub-sequences. Source: Su 2019, "Born to be saving"
+(spaces.ac.cn/archives/6853), after the strided part of Child et al. 2019, "Generating Long Sequences with Sparse
+Transformers".
 
-Worked number: D = 4, rate 2, scores 0, 0, ln 3 from the last of three tokens: its neighbour is out
-of sight, so the weights are 1/4, 0, 3/4.
+Worked number: D = 4, rate 2, scores 0, 0, ln 3 for the last of three tokens: its neighbour is hidden, so the weights
+are 1/4, 0, 3/4.
 """
 
 import math

@@ -1,21 +1,18 @@
 """Block top-k attention: A = softmax(q k^T / sqrt(D)) over the keys of chosen blocks.
 
-Also known as MoBA, mixture of block attention.  The text is cut into blocks of `block` tokens.  A
-query sees its own block and the `blocks` others with the highest q . mean(keys of the block), by
-default 3 or as many as there are; when causal, its own block up to itself, and of the others only
-those that lie before it.  The choice has no parameters and no gradient.  With enough blocks it is
-scaled-dot.  Pads belong to no block and to no mean.
+Also known as MoBA, mixture of block attention. The sequence is split into blocks of `block` tokens. A query attends to
+its own block and to the `blocks` other blocks with the highest q . mean(keys of the block), by default 3 or as many as
+there are. If causal, it attends to its own block up to itself, and of the others only to earlier blocks. The selection
+has no parameters and no gradient. With enough blocks this is scaled-dot. Padding belongs to no block and to no mean.
 
-Biases of positions do not change the choice.  The entropy factor counts all visible keys.  Long
-sequences are answered block by block: the queries that chose a block are gathered before it, and
-their partial softmaxes are joined.  That takes T*blocks*block*D, and T*S*D/block for the choice;
-short sequences and decoding take T*S*D.
-Self-attention only.  Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context
-LLMs", equations 2 to 6; there `blocks` counts the query's own block too, and encoders are not
-treated.
+Position biases do not change the selection. The entropy factor counts all visible keys. Long sequences are computed
+block by block: the queries that selected a block are gathered for it, and their partial softmaxes are merged. That
+takes T*blocks*block*D, and T*S*D/block for the selection; short sequences and decoding take T*S*D. Self-attention
+only. Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context LLMs", equations 2 to 6; there
+`blocks` counts the query's own block too, and encoders are not treated.
 
-Worked number: D = 1, blocks of 1 token, one other block, keys ln 2, 0 and 0 and a query of 1 at
-the third token: it sees the first and itself, with scores ln 2 and 0, so 2/3, 0, 1/3.
+Worked number: D = 1, blocks of 1 token, one other block, keys ln 2, 0 and 0 and a query of 1 at the third token: it
+attends to the first token and to itself with scores ln 2 and 0, so the weights are 2/3, 0, 1/3.
 """
 
 import math
@@ -36,14 +33,14 @@ from attnkit.ops.grouped_heads import repeat_heads
 from attnkit.ops.score_chunks import ScoreChunk, Softmax, in_chunks
 
 PLAIN_UP_TO = 256 * 256
-"""Scores a head up to which the plain products beat the blocks."""
+"""Number of scores per head up to which plain products are faster than blocks."""
 
 
 class SoftmaxOverBlocks(Softmax):
-    """Softmax over the keys of chosen blocks, chunk by chunk."""
+    """Softmax over the keys of selected blocks, chunk by chunk."""
 
     def __init__(self, added: Float[Tensor, "B H T n"], block: int) -> None:
-        self.added, self.block = added, block  # 0 for a block that is seen, else -inf
+        self.added, self.block = added, block  # 0 for a visible block, otherwise -inf
 
     def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor]:
         added = self.added[chunk.rows, :, chunk.queries, :, None]
@@ -52,7 +49,7 @@ class SoftmaxOverBlocks(Softmax):
 
 
 class BlockTopk(ScaledDot):
-    """Softmax over the best blocks; cost below T*S*D.  For `key_heads` see `dot`."""
+    """Softmax over the best blocks; cost below T*S*D. For `key_heads` see `dot`."""
 
     cross = False
     by_distance = True
@@ -76,22 +73,22 @@ class BlockTopk(ScaledDot):
     def gate(
         self, means: Float[Tensor, "B H T n"], mask: Mask, real: Bool[Tensor, "b n"]
     ) -> tuple[Int[Tensor, "B H T K"], Bool[Tensor, "B H T K"]]:
-        """The blocks that queries choose beside their own, and which of these choices count."""
+        """Return the blocks that queries select beside their own, and whether each selection counts."""
         own = (mask.q_pos // self.block)[:, None, :, None]  # [b, 1, T, 1]
         numbers = torch.arange(means.shape[-1], device=means.device)
         others = (numbers < own if mask.causal else numbers != own) & real[:, None, None]
-        ranked = means.detach().masked_fill(~others, -torch.inf)  # a choice has no gradient
-        # of equal blocks the first, whatever the padding
+        ranked = means.detach().masked_fill(~others, -torch.inf)  # the selection has no gradient
+        # stable: of equal blocks the first, whatever the padding
         values, places = ranked.sort(dim=-1, descending=True, stable=True)
         return places[..., : self.blocks], values[..., : self.blocks] > -torch.inf
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
-        """Softmax over the chosen blocks; q . mean(keys) is the mean of their scores."""
+        """Compute the softmax over the selected blocks; q . mean(keys) is the mean of their scores."""
         allowed = mask.dense()
         place = mask.k_pos // self.block  # [b, S]
         count = -(-mask.k_pos.shape[1] // self.block)
         member = F.one_hot(place, count).masked_fill(~mask.valid[..., None], 0)  # [b, S, n]
-        size = member.sum(1)  # [b, n], the tokens of each block
+        size = member.sum(1)  # [b, n], number of tokens in each block
         means = raw_scores @ member[:, None].to(raw_scores.dtype) / size.clamp_min(1)[:, None, None]
         chosen, counts = self.gate(means, mask, size > 0)
         seen = torch.zeros_like(means, dtype=torch.bool).scatter(-1, chosen, counts)
@@ -101,7 +98,7 @@ class BlockTopk(ScaledDot):
 
     @torch.no_grad()
     def seen_blocks(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T n"]:
-        """0 for the blocks that queries see, else -inf; columns are positions."""
+        """Return 0 for the blocks that queries attend to, otherwise -inf; columns are positions."""
         spare = -k.shape[2] % self.block
         size = torch.unflatten(F.pad(mask.valid, (0, spare)), 1, (-1, self.block)).sum(-1)  # [b, n]
         keys = F.pad(k * mask.valid[:, None, :, None], (0, 0, 0, spare))
@@ -113,7 +110,7 @@ class BlockTopk(ScaledDot):
         return torch.zeros_like(means).masked_fill_(~(seen | own), -torch.inf)
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """As scaled-dot where all blocks are chosen, in chunks, or block by block for a long sequence."""
+        """Compute as scaled-dot if all blocks are selected, in chunks, or block by block for a long sequence."""
         queries, keys = q.shape[2], k.shape[2]
         if usable(q, k, v) and -(-keys // self.block) <= self.blocks + 1:
             return super().fused(q, k, v, mask)
@@ -128,12 +125,12 @@ class BlockTopk(ScaledDot):
         k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
         answer = partial(self._by_blocks, mask.causal)
         y = with_pads_last(answer, mask, q * q.shape[-1] ** -0.5, k, v)
-        return y.masked_fill(~mask.valid[:, None, :, None], 0)  # the junk of pads
+        return y.masked_fill(~mask.valid[:, None, :, None], 0)  # outputs of padding are arbitrary
 
     def _by_blocks(
         self, causal: bool, valid: Bool[Tensor, "b T"], q: Tensor, k: Tensor, v: Tensor
     ) -> Float[Tensor, "B H T D"]:
-        """Rows whose columns are positions; what pads answer is junk."""
+        """Compute rows whose columns are positions; outputs of padding are arbitrary."""
         size, length = self.block, q.shape[2]
         spare = -length % size
         q, k, v = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v))
@@ -141,7 +138,7 @@ class BlockTopk(ScaledDot):
         real = torch.unflatten(valid, 1, (-1, size))  # [b, n, block]
         blocks = [torch.unflatten(x, 2, (-1, size)) for x in (q, k, v)]  # [B, H, n, block, D]
         keys, values = (x.flatten(0, 2) for x in blocks[1:])  # [B H n, block, D]
-        # the query's own block; a pad sees itself, so that no row is empty
+        # the query's own block; padding attends to itself, so that no row is empty
         inside = torch.ones(size, size, dtype=torch.bool, device=q.device)
         inside = inside.tril() if causal else inside
         itself = torch.eye(size, dtype=torch.bool, device=q.device)
@@ -149,7 +146,7 @@ class BlockTopk(ScaledDot):
         near = (blocks[0] @ blocks[1].transpose(-1, -2)).masked_fill(~inside, -torch.inf)
         parts = [(near.softmax(-1) @ blocks[2]).flatten(2, 3)[:, :, :, None]]  # [B, H, T, 1, D]
         logs = [near.logsumexp(-1).flatten(2, 3)[..., None]]  # [B, H, T, 1]
-        # the chosen ones
+        # the selected blocks
         counted = real.sum(-1)  # [b, n]
         sums = (blocks[1] * real[:, None, :, :, None]).sum(3)
         means = q @ (sums / counted.clamp_min(1)[:, None, :, None]).transpose(-1, -2)
@@ -160,7 +157,7 @@ class BlockTopk(ScaledDot):
             y, log = _partial(q, keys, values, shown.flatten(0, 2), chosen, counts)
             parts.append(y)
             logs.append(log)
-        share = torch.cat(logs, -1).softmax(-1).unsqueeze(-1)  # of each part in the joint softmax
+        share = torch.cat(logs, -1).softmax(-1).unsqueeze(-1)  # weight of each part in the joint softmax
         return (share * torch.cat(parts, 3)).sum(3)[:, :, :length]
 
     @classmethod
@@ -179,34 +176,34 @@ def _partial(
     chosen: Int[Tensor, "B H T K"],
     counts: Bool[Tensor, "B H T K"],
 ) -> tuple[Float[Tensor, "B H T K D"], Float[Tensor, "B H T K"]]:
-    """What each chosen block answers, and the logarithm of its softmax sum (-inf: no choice).
+    """Return the output of each selected block, and the logarithm of its softmax sum (-inf: no selection).
 
-    Pairs of a query and a block are sorted by block; each block is multiplied with its queries in
-    tiles of as many rows as it has keys.
+    Pairs of a query and a block are sorted by block; each block is multiplied with its queries in tiles of as many
+    rows as it has keys.
     """
     total, size = keys.shape[:2]
     heads = q.shape[0] * q.shape[1]
     first = torch.arange(heads, device=q.device).view(*q.shape[:2], 1, 1) * (total // heads)
     owner = (chosen + first).masked_fill(~counts, total).flatten()  # the block of each pair
-    by_block = owner.argsort()  # pairs in the order of their blocks
-    number = torch.bincount(owner, minlength=total + 1)  # queries of each block
-    tiles = -(-number // size)  # of `size` queries, the last one with slots to spare
-    tiles[total] = 0  # choices that do not count
+    by_block = owner.argsort()  # pairs sorted by block
+    number = torch.bincount(owner, minlength=total + 1)  # number of queries of each block
+    tiles = -(-number // size)  # number of tiles of `size` queries per block, the last one with spare slots
+    tiles[total] = 0  # selections that do not count
     start, tile_start = number.cumsum(0) - number, tiles.cumsum(0) - tiles
     sorted_owner = owner[by_block]
     rank = torch.arange(len(owner), device=q.device) - start[sorted_owner]  # within its block
     place = tile_start[sorted_owner] * size + rank
-    place = place.masked_fill(sorted_owner == total, 0)  # read too, but masked in the end
-    slot = torch.empty_like(place).scatter_(0, by_block, place)  # where each pair is treated
+    place = place.masked_fill(sorted_owner == total, 0)  # read, but masked at the end
+    slot = torch.empty_like(place).scatter_(0, by_block, place)  # the slot of each pair
     count = int(tiles.sum())  # waits for the device
     if not count:
         nothing = q.new_zeros((*chosen.shape, values.shape[-1]))
         return nothing, q.new_full(chosen.shape, -torch.inf)
-    held = counts.flatten()  # the choices that count
+    held = counts.flatten()  # selections that count
     reader = torch.zeros(count * size, dtype=torch.long, device=q.device)  # spare slots: query 0
     row = torch.arange(len(owner), device=q.device) // chosen.shape[-1]  # the query of a pair
     reader[slot[held]] = row[held]
-    block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)  # each tile's
+    block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)  # the block of each tile
     rows = q.flatten(0, 2).index_select(0, reader).view(count, size, -1)  # [tiles, rows, D]
     scores = rows @ keys.index_select(0, block).transpose(-1, -2)  # [tiles, rows, block]
     scores = scores.masked_fill(~real[block].unsqueeze(1), -torch.inf)

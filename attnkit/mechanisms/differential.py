@@ -1,20 +1,19 @@
 """Differential attention: A = (1 - l0) (softmax(s1) - l softmax(s2)), s1 and s2 of half heads.
 
-The channels of queries and keys are cut in halves, each of which scores by itself, q k^T / sqrt(D /
-2); the second map, times l, is taken from the first, so that what both see cancels.  l =
-exp(a1 b1) - exp(a2 b2) + l0 with four learned vectors of D / 2 channels, drawn from N(0, 0.1), that
-the heads of a layer share.  `lambda_init` is l0: a number, or `by-depth`, 0.8 - 0.6 exp(-0.3 depth)
-with the depth of the layer from 0.  Entries may be negative, and rows sum to (1 - l)(1 - l0).
+The channels of queries and keys are split into halves, each with its own scores, q k^T / sqrt(D / 2). The second map,
+times l, is subtracted from the first, so that what both have in common cancels. l = exp(a1 b1) - exp(a2 b2) + l0 with
+four learned vectors of D / 2 channels, drawn from N(0, 0.1), that the heads of a layer share. `lambda_init` is l0: a
+number, or `by-depth`, 0.8 - 0.6 exp(-0.3 depth) with the index of the layer from 0 as depth. Entries may be negative,
+and rows sum to (1 - l)(1 - l0).
 
-The norm of each head that the source puts before the factor 1 - l0 is not part of it: it is not
-linear in the values.  The source also halves the number of heads, to keep values twice as wide as a
-half; here `heads` is what the recipe says.  Rotary positions turn each half by itself.  A running
-sum of scores (`residual_scores`) carries both maps of a head.  Source: Ye et al. 2024,
-"Differential Transformer", equations 1 to 3.
+The norm of each head before the factor 1 - l0 in the source is not included, as it is not linear in the values. The
+source also halves the number of heads, to keep values twice as wide as a half; here `heads` is the number in the
+recipe. Rotary positions rotate each half by itself. A running sum of scores (`residual_scores`) carries both maps of a
+head. Source: Ye et al. 2024, "Differential Transformer", equations 1 to 3.
 
-Worked number: D = 2, l = 1/5 and l0 = 1/5 (all vectors 0, depth 0), q = (1, 1), keys (0, ln 3)
-and (ln 3, 0): s1 = (0, ln 3) and s2 = (ln 3, 0) give softmaxes (1/4, 3/4) and (3/4, 1/4), so the
-weights are 4/5 (1/4 - 3/20) = .08 and 4/5 (3/4 - 1/20) = .56.
+Worked number: D = 2, l = 1/5 and l0 = 1/5 (all vectors 0, depth 0), q = (1, 1), keys (0, ln 3) and (ln 3, 0): s1 = (0,
+ln 3) and s2 = (ln 3, 0) give softmaxes (1/4, 3/4) and (3/4, 1/4), so the weights are 4/5 (1/4 - 3/20) = .08 and 4/5
+(3/4 - 1/20) = .56.
 """
 
 import math
@@ -34,21 +33,21 @@ from attnkit.ops.fast_cpu import few_scores
 from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks, softmax_slopes
 
 PLAIN_UP_TO = 48 * 48
-"""Scores a head up to which the plain products beat the fused kernel on a CPU."""
+"""Number of scores per head up to which plain products are faster than the fused kernel on a CPU."""
 
 
 def halves(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B 2H T D/2"]:
-    """The first halves of all heads, then the second halves."""
+    """Return the first halves of all heads, then the second halves."""
     return torch.cat(x.chunk(2, -1), 1)
 
 
 def twice(x: Tensor | None, heads: int) -> Tensor | None:
-    """What is added to the scores of each head, for both of its maps."""
+    """Repeat what is added to the scores of each head for both of its maps."""
     return x.repeat(1, 2, 1, 1) if x is not None and x.shape[1] == heads else x
 
 
 class DifferenceOfSoftmaxes(Weighing):
-    """rest (first - factor second), chunk by chunk; the gradient of the factor is summed."""
+    """rest (first - factor second), chunk by chunk; accumulates the gradient of the factor."""
 
     masked, tensors = 2, 3
 
@@ -68,12 +67,12 @@ class DifferenceOfSoftmaxes(Weighing):
         return [to_first.mul_(self.rest), to_second.mul_(-self.rest * self.factor)]
 
     def parameter_gradient(self) -> Tensor:
-        slope, self.slope = self.slope, torch.zeros_like(self.slope)  # graphs may be asked again
+        slope, self.slope = self.slope, torch.zeros_like(self.slope)  # a graph may run backward again
         return slope
 
 
 class Differential(ScaledDot):
-    """The difference of two softmaxes; cost T*S*D.  For `key_heads` see `dot`."""
+    """Difference of two softmaxes; cost T*S*D. For `key_heads` see `dot`."""
 
     normalised = False
     rotary_parts = 2
@@ -92,23 +91,22 @@ class Differential(ScaledDot):
         self.vectors = nn.Parameter(torch.randn(2, 2, shape.head_width // 2) * 0.1)
 
     def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B 2H S D/2"]:
-        """The halves of keys, as scores read them."""
         return halves(k)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B 2H T S"]:
-        """Scores of the first maps, then of the second ones."""
-        q = halves(q * k.shape[-1] ** -0.5)  # k has the halves already: D / 2
+        """Return the scores of the first maps of all heads, then of the second maps."""
+        q = halves(q * k.shape[-1] ** -0.5)  # k is split already: its width is D / 2
         return dot_scores(q, k)
 
     def answer(self, call: AttentionCall) -> Out:
-        """As `Scored.answer`; prior and bias of a head are those of both of its maps."""
+        """Compute as `Scored.answer`, with prior and bias of a head for both of its maps."""
         prior, bias = (twice(x, self.shape.heads) for x in (call.prior, call.bias))
         return super().answer(call._replace(prior=prior, bias=bias))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """In chunks of both maps, else by the fused kernel.
+        """Compute in chunks of both maps, otherwise by the fused kernel.
 
-        That has both maps of all heads at once; halves are filled up to the width of the values.
+        The kernel computes both maps of all heads at once; halves are padded to the width of the values.
         """
         if in_chunks(q, k, v):
             factor, rest = self.factor().to(v.dtype), 1 - self.lambda_init
@@ -117,26 +115,25 @@ class Differential(ScaledDot):
         if few_scores(q, k, PLAIN_UP_TO):
             return None
         width = k.shape[-1]
-        q, k = (F.pad(x, (0, width)) for x in (halves(q), k))  # the kernels want one width
+        q, k = (F.pad(x, (0, width)) for x in (halves(q), k))  # kernels need q, k and v of one width
         y = fused_dot(q, k, v.repeat(1, 2, 1, 1), mask, width**-0.5)
         return None if y is None else self.difference(y)
 
     def key_length(self) -> float:
-        """sqrt(D / 2), which cancels the scale of half a head."""
+        """Return sqrt(D / 2), which cancels the scale of half a head."""
         return math.sqrt(self.shape.head_width / 2)
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
-        """The difference of both softmaxes."""
         return self.difference(visible_softmax(scores, self.allowed(mask)))
 
     def difference(self, both: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:
-        """(1 - l0) (first - l second)."""
+        """Return (1 - l0) (first - l second)."""
         first, second = both.chunk(2, 1)
         difference: Tensor = (1 - self.lambda_init) * (first - self.factor().to(both.dtype) * second)
         return difference
 
     def factor(self) -> Float[Tensor, ""]:
-        """l."""
+        """Return l."""
         plus, minus = self.vectors.prod(1).sum(-1).exp()  # e^(a1 b1), e^(a2 b2)
         factor: Tensor = plus - minus + self.lambda_init
         return factor

@@ -1,7 +1,7 @@
 """Dot product: A = softmax(q k^T).
 
-Unscaled; sharp when the head width is large.  Source: Luong et al. 2015, "Effective
-Approaches to Attention-based Neural Machine Translation", equation 8, the form called dot.
+Unscaled; sharp if the head width is large. Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural
+Machine Translation", equation 8, the form called dot.
 
 Worked number: q = (1, 0), keys (0, 1) and (ln 3, 0) score 0 and ln 3, so the weights are 1/4, 3/4.
 """
@@ -21,7 +21,7 @@ from attnkit.ops.fast_cpu import few_scores
 def fused_dot(
     q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"], v: Float[Tensor, "B H S E"], mask: Mask, scale: float
 ) -> Float[Tensor, "B H T E"] | None:
-    """softmax(scale q k^T) v by torch's fused kernel, where that is the faster way."""
+    """Compute softmax(scale q k^T) v by torch's fused kernel; None if plain products are faster."""
     if few_scores(q, k):
         return None
     packed = mask.layout == "packed"
@@ -30,7 +30,7 @@ def fused_dot(
     grouped = k.shape[1] != q.shape[1]
     y = F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal, scale=scale, enable_gqa=grouped)
     if allowed is not None and q.device.type != "cpu":
-        # not every GPU kernel answers a query without keys with zeros
+        # not every GPU kernel returns zeros for a query without keys
         y = torch.where(allowed.any(-1, keepdim=True), y, 0)
     return y
 
@@ -38,8 +38,8 @@ def fused_dot(
 class Dot(Scored):
     """softmax(q k^T) v; cost T*S*D.
 
-    With `key_heads` fewer than the heads, neighbouring heads share keys and values: grouped-query
-    attention (Ainslie et al. 2023), or with 1 multi-query attention (Shazeer 2019).
+    With fewer `key_heads` than heads, neighbouring heads share keys and values: grouped-query attention (Ainslie et
+    al. 2023), or with 1 multi-query attention (Shazeer 2019).
     """
 
     homogeneous = True
@@ -52,11 +52,10 @@ class Dot(Scored):
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
+        """Factor of the scores."""
         return 1.0
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
-        """scale q k^T."""
         return dot_scores(q if self.scale == 1 else q * self.scale, k)
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:

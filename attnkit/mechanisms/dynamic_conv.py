@@ -1,20 +1,18 @@
 """Dynamic convolution: A_i,i+o = softmax over offsets o of (q_i W)_o, a kernel for each token.
 
-There are no keys: each token predicts, in every head, the weights of the `window` tokens around
-it.  Decoders see the token and the window - 1 before it, encoders floor(window / 2) before it and
-the rest after it.  Tokens off the text leave the softmax; padding never counts.  q = x W_q + b is
-the layer's projection and W [D, window] belongs to a head, so kernels have a rank of at most D + 1.
-With `shared: true` it is the lightweight convolution: one learned kernel a head, whatever the
-tokens, and no queries.  The gated unit before the convolution and the dropout of kernels in the
-source's layer are not part of it.
+There are no keys: in every head each token predicts the weights of the `window` tokens around it. Decoders see the
+token and the window - 1 tokens before it, encoders floor(window / 2) before it and the rest after it. Positions
+outside the sequence are excluded from the softmax; padding never counts. q = x W_q + b is the layer's projection and
+each head has its own W [D, window], so kernels have a rank of at most D + 1. With `shared: true` it is the lightweight
+convolution: one learned kernel per head, whatever the tokens, and no queries. The gated unit before the convolution
+and the dropout of kernels in the source's layer are not included.
 
-Kernels are laid out as bands of small matrices, so time and memory are linear in the length;
-decoding keeps the values of the last window - 1 tokens.  Self-attention only; no scores of pairs
-exist, so no position biases.  Source: Wu et al. 2019, "Pay Less Attention with Lightweight and
-Dynamic Convolutions", equations 4 and 5.
+Kernels are laid out as bands of small matrices, so time and memory are linear in the length; decoding keeps the values
+of the last window - 1 tokens. Self-attention only; there are no scores of pairs, so no position biases. Source: Wu et
+al. 2019, "Pay Less Attention with Lightweight and Dynamic Convolutions", equations 4 and 5.
 
-Worked number: D = 2, window 2, q = (1, 0), W = rows (0, ln 3), (0, 0): the token before weighs 1/4
-and the token itself 3/4; the first token has itself only, 1.
+Worked number: D = 2, window 2, q = (1, 0), W = rows (0, ln 3), (0, 0): the previous token has the weight 1/4 and the
+token itself 3/4; the first token attends to itself only, with weight 1.
 """
 
 import math
@@ -30,11 +28,11 @@ from attnkit.attention.mask import gather_columns
 from attnkit.attention.position_tables import per_head, xavier
 
 BLOCK = 64
-"""Queries whose kernels make one matrix."""
+"""Number of queries whose kernels form one matrix."""
 
 
 class DynamicConv(Unscored):
-    """A kernel over neighbouring values that each token predicts; cost T*window*D, no keys."""
+    """Kernel over neighbouring values that each token predicts; cost T*window*D, no keys."""
 
     uses = "qv"
     facts_with = {"shared": {"True": {"uses": "v"}}}
@@ -54,7 +52,7 @@ class DynamicConv(Unscored):
         self.kernel = nn.Parameter(kernel.squeeze(1) if shared else kernel)
 
     def attend(self, q: Any, k: Any, v: Tensor, mask: Mask, state: State, _: object) -> Out:
-        """See `Unscored.attend`.  State: the last window - 1 values [B, H, window - 1, E]."""
+        """Compute the convolution. The state is the last window - 1 values [B, H, window - 1, E]."""
         before = self.window - 1 if mask.causal else self.window // 2
         length = v.shape[2]
         kernel = self.kernel.to(v.dtype)
@@ -66,13 +64,13 @@ class DynamicConv(Unscored):
             return Out(plain(logits, mask, before) @ v, state)
         earlier = mask.valid[:, : mask.valid.shape[1] - length].sum(1, keepdim=True)
         columns = torch.arange(before, device=v.device)
-        held = columns >= before - earlier  # [b, before]: tokens end where the new ones begin
+        held = columns >= before - earlier  # [b, before]: cached tokens are right-aligned
         if state is None:
             state = v.new_zeros((*v.shape[:2], before, v.shape[3]))
         real = real_keys(mask, v)
         order = None
         if real is not None:
-            # pads go before the new tokens, so tokens follow one another, whatever the padding was
+            # padding moves before the new tokens, so that tokens are adjacent whatever the padding was
             order = real.int().argsort(dim=1, stable=True)
             held = held.expand(real.shape[0], -1)
             both = torch.cat((held, real), 1)
@@ -94,7 +92,7 @@ class DynamicConv(Unscored):
         seen: Bool[Tensor, "b n"],
         before: int,
     ) -> Float[Tensor, "B H T E"]:
-        """Kernels times values; the first `before` values precede the first query."""
+        """Return the kernels times the values; the first `before` values precede the first query."""
         window, length = self.window, logits.shape[2]
         step = min(max(BLOCK, window), length)
         spare = -length % step
@@ -103,7 +101,7 @@ class DynamicConv(Unscored):
         weights = visible_softmax(logits, seen.unfold(1, window, 1)[:, None])  # [b, H, T, window]
         values = F.pad(values, (0, 0, 0, after + spare))
         weights = torch.unflatten(F.pad(weights, (0, 0, 0, spare)), 2, (-1, step))
-        # a row more on the right moves each row of the flattened matrix one column on
+        # rows of `wide` entries, read as rows of wide - 1, shift by one column from row to row: a band
         wide = step + window
         band = F.pad(weights, (0, step)).flatten(-2)[..., : step * (wide - 1)]
         band = torch.unflatten(band, -1, (step, wide - 1))  # [b, H, blocks, step, wide - 1]
@@ -120,7 +118,7 @@ class DynamicConv(Unscored):
 
 
 def plain(logits: Float[Tensor, "b H T window"], mask: Mask, before: int) -> Float[Tensor, "b H T S"]:
-    """The map as a matrix: each key by its position."""
+    """Return the map as a matrix, with each key found by its position."""
     offset = mask.k_pos[:, None, None, :] - mask.q_pos[:, None, :, None] + before
     window = logits.shape[-1]
     inside = mask.dense() & (offset >= 0) & (offset < window)

@@ -1,16 +1,15 @@
 """Efficient attention: y = softmax_features(q) (softmax_positions(k)^T v).
 
-A double softmax: each query is a distribution over the D channels, each channel of the keys one
-over the real positions.  So rows of the map sum to 1 without a denominator.  Linear time;
-bidirectional, for self-attention and cross attention (whose [D, E] context is all that is kept).
+A double softmax: each query is a distribution over the D channels, and each channel of the keys is a distribution over
+the real positions. So rows of the map sum to 1 without a denominator. Linear time; bidirectional, for self-attention
+and cross attention, which keeps only its [D, E] context.
 
-Limits: not causal, because a channel's softmax runs over the whole sequence; no matrix of scores
-exists, so no position biases.  Unscaled.  Time T*D*E a head, memory T*(D + E).
+Limits: not causal, because the softmax of a channel runs over the whole sequence; no score matrix, so no position
+biases. Unscaled. Time T*D*E per head, memory T*(D + E).
 
 Source: Shen et al. 2021, "Efficient Attention: Attention with Linear Complexities", equation 3.
 
-Worked number: q = k = v = rows (1, 0), (0, 2), (1, 1) give the first query the weights
-(.332953, .292490, .374557).
+Worked number: q = k = v = rows (1, 0), (0, 2), (1, 1) give the first query the weights (.332953, .292490, .374557).
 """
 
 from typing import Any
@@ -32,7 +31,7 @@ class Efficient(Unscored):
     why = "its keys are normalised over the whole sequence; the causal stand-in is linear with feature_map: softmax"
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, *_: object) -> Out:
-        """See `Unscored.attend`.  State: sums e^k [v, 1] and the peak of each channel."""
+        """Compute both softmaxes. The state is sums of e^k [v, 1] and the peak of each channel."""
         if k is not None and v is not None:
             state = merge(state, key_sums(KEYS, k, v, real_keys(mask, k)))
         context = quotient(state[0])  # [B, H, D, E]

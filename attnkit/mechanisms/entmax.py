@@ -1,21 +1,20 @@
 """Entmax attention: A = entmax_alpha(q k^T / sqrt(D)), sparse rows that sum to 1.
 
-The weights are max(0, (alpha - 1) s - tau)^(1 / (alpha - 1)) with the threshold tau that makes them
-sum to 1: keys whose scores lie far below the best get exactly 0.  alpha = 1 is softmax, alpha = 2
-sparsemax; between them, larger is sparser.  `alpha: learned` learns one for each head, 1 +
-sigmoid(a), at first 1.5.
+The weights are max(0, (alpha - 1) s - tau)^(1 / (alpha - 1)), where the threshold tau makes them sum to 1: keys whose
+scores are far below the maximum get exactly 0. alpha = 1 is softmax, alpha = 2 sparsemax; larger is sparser. `alpha:
+learned` learns one for each head, 1 + sigmoid(a), initially 1.5.
 
-The threshold is found without sorting: up to alpha = 2, Newton's steps on the convex function
-|max(0, z - tau)|_p - 1, with p = 1 / (alpha - 1), come from below and are exact after a few (for
-alpha = 2 they are Michelot's finite algorithm); above it, by bisection.  Keys that may not be seen
-take no part.  From about alpha = 3 on, weights near the threshold lose most digits in float32.
+The threshold is found without sorting. For alpha up to 2, Newton's method on the convex function |max(0, z - tau)|_p -
+1, with p = 1 / (alpha - 1), converges from below and is exact after a few steps (for alpha = 2 it is Michelot's finite
+algorithm); for larger alpha by bisection. Hidden keys are excluded. From about alpha = 3 on, weights near the
+threshold lose most digits in float32.
 
-Source: Martins and Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae, Martins 2019,
-"Sparse Sequence-to-Sequence Models", equation 10; gradients and learned alpha: Correia,
-Niculae, Martins 2019, "Adaptively Sparse Transformers", section 3.
+Source: Martins and Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae, Martins 2019, "Sparse
+Sequence-to-Sequence Models", equation 10; gradients and learned alpha: Correia, Niculae, Martins 2019, "Adaptively
+Sparse Transformers", section 3.
 
-Worked number: alpha = 2, D = 1, q = 1, keys 1/2 and 0: tau = -1/4, so the weights are 3/4, 1/4;
-keys 1, 0 and -1 give 1, 0, 0.
+Worked number: alpha = 2, D = 1, q = 1, keys 1/2 and 0: tau = -1/4, so the weights are 3/4, 1/4; keys 1, 0 and -1 give
+1, 0, 0.
 """
 
 from typing import Any, Literal
@@ -32,35 +31,33 @@ from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.linear_attention import widest
 
 NEWTON, HALVINGS = 16, 60
-"""Most steps to a threshold, by Newton's and by bisection.
+"""Maximum number of steps of Newton's method and of bisection.
 
-Newton's stop once they no longer move it: for 65,536 keys of many distributions, in float64,
-after at most 13.  On a GPU all are run, since asking whether to stop would make it wait.
-"""
+Newton's method stops once a step no longer moves the threshold: for 65,536 keys of many distributions, in float64,
+after at most 13 steps. On a GPU all steps run, since checking would wait for the device."""
 
 
 def entmax_weights(z: Float[Tensor, "b H T S"], alpha: float | Tensor) -> Float[Tensor, "b H T S"]:
-    """The weights of scores of which the largest in each row is 0; -inf has none.
+    """Return the weights of scores whose maximum in each row is 0; -inf gets the weight 0.
 
-    Rows of -inf only are answered with zeros.  `alpha` is a number above 1, or one of each head
-    between 1 and 2: [H, 1, 1].
+    Rows of only -inf get zeros. `alpha` is a number above 1, or one per head between 1 and 2: [H, 1, 1].
     """
     z, power = (alpha - 1) * z, 1 / (alpha - 1)
     if isinstance(alpha, float) and alpha > 2:
         weights = _by_halves(z, power)
     else:
         weights = _by_newton(z, power, alpha)
-    # rows sum to 1 up to the error of the threshold; those without keys sum to 0, and stay 0
+    # corrects the error of the threshold; rows without keys sum to 0 and stay 0
     return weights.div_(weights.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny))
 
 
 def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tensor:
-    """Weights, before they are divided by their sum, by Newton's steps of tau [b, H, T, 1]."""
+    """Return unnormalised weights, with tau [b, H, T, 1] by Newton's method."""
     fixed = alpha if isinstance(alpha, float) else None
     two, half = fixed == 2, fixed == 1.5
-    tau = torch.full_like(z[..., :1], -1)  # at or below the threshold: the best key has 0
+    tau = torch.full_like(z[..., :1], -1)  # at or below the threshold, as the best key has z = 0
     tiny, small = torch.finfo(z.dtype).tiny, 4 * torch.finfo(z.dtype).eps
-    above = torch.empty_like(z)  # one buffer for all steps: new memory costs more than the sums
+    above = torch.empty_like(z)  # one buffer for all steps: allocation takes longer than the sums
     for _ in range(NEWTON):
         torch.sub(z, tau, out=above).clamp_min_(0)
         if two:
@@ -76,7 +73,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
             norm = (derivative * above).sum(-1, keepdim=True) ** (1 / power)
             derivative = derivative.sum(-1, keepdim=True).clamp_min(tiny)
             step = (norm - 1) * norm ** (power - 1) / derivative
-        tau = tau + step.clamp_min(0)  # from below, only rounding steps back
+        tau = tau + step.clamp_min(0)  # approaches from below: negative steps are rounding
         if readable(step) and not bool((step > small).any()):
             break
     torch.sub(z, tau, out=above).clamp_min_(0)
@@ -84,8 +81,8 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
 
 
 def _by_halves(z: Tensor, power: float | Tensor) -> Tensor:
-    """The same by bisection."""
-    low = torch.full_like(z[..., :1], -1)  # the best key has 0: the threshold is in [-1, 0)
+    """Return unnormalised weights by bisection."""
+    low = torch.full_like(z[..., :1], -1)  # as the best key has z = 0, the threshold is in [-1, 0)
     step = torch.ones_like(low)
     for _ in range(HALVINGS):
         step = step / 2
@@ -96,7 +93,7 @@ def _by_halves(z: Tensor, power: float | Tensor) -> Tensor:
 
 
 class EntmaxWeights(torch.autograd.Function):
-    """`entmax_weights` of any scores; only the weights are kept for the backward pass."""
+    """`entmax_weights` of any scores; saves only the weights for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -112,7 +109,7 @@ class EntmaxWeights(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        """d weight_i / d s_j = g_i [i = j] - g_i g_j / sum g, with g = weight^(2 - alpha)."""
+        """Compute d weight_i / d s_j = g_i [i = j] - g_i g_j / sum g, with g = weight^(2 - alpha)."""
         weights, learned = ctx.saved_tensors
         alpha = ctx.fixed if learned is None else learned
         if ctx.fixed == 1.5:
@@ -134,7 +131,7 @@ class EntmaxWeights(torch.autograd.Function):
 
 
 class Entmax(ScaledDot):
-    """entmax_alpha(q k^T / sqrt(D)) v; cost T*S*D.  For `key_heads` see `dot`."""
+    """entmax_alpha(q k^T / sqrt(D)) v; cost T*S*D. For `key_heads` see `dot`."""
 
     softmax = False
     fused = Scored.fused
@@ -148,7 +145,7 @@ class Entmax(ScaledDot):
         self.shift = nn.Parameter(torch.zeros(shape.heads)) if alpha == "learned" else None
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
-        """Entmax over the keys that may be seen; computed in float32 at least."""
+        """Compute entmax over the allowed keys, in at least float32."""
         if self.alpha == 1:
             return super().normalise(scores, mask, raw_scores)
         allowed = self.allowed(mask)
@@ -165,7 +162,6 @@ class Entmax(ScaledDot):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`; both rows, one behind the other."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=3), alpha=2)
         q, two, three = one_head((1,)), one_head((0.5,), (0,)), one_head((1,), (0,), (-1,))
         maps = []

@@ -1,24 +1,23 @@
 """Fixed patterns: A is a function of positions and of the number of tokens; nothing is learned.
 
-`patterns` names one pattern a head, and heads cycle through the list.  With i the position of the
-query, j that of a key, and n the number of tokens that the query may see:
+`patterns` names one pattern per head; heads cycle through the list. With the position i of the query, j of a key, and
+n visible tokens:
 
 - previous, current, next: all weight on j = i - 1, i, i + 1
-- left: (j + 1)^3 over j <= i - 2, the wider context, nearer tokens first
+- left: (j + 1)^3 over j <= i - 2, the wider context, with more weight on nearer tokens
 - right: its mirror image, (n - j)^3 over j >= i + 2
 - start, end: (n - j)^3 and (j + 1)^3 over all tokens
 - first, last: all weight on j = 0, n - 1
 
-Where there is no such token, the nearest one that is visible takes the weight: `previous` of the
-first token is that token.  By default the heads take previous, current, next, left, right, start,
-end; in a layer built as causal previous, current, left, start.  A causal layer refuses next, right
-and last by name, because there they could only be `current`; when the defaults meet a causal mask
-in a layer that was not told, they fall on the token itself, so nothing leaks.  Source: Raganato et
-al. 2020, "Fixed Encoder Self-Attention Patterns in Transformer-Based Machine Translation", section
+If there is no such token, the nearest visible one gets the weight: `previous` of the first token is that token. By
+default the heads take previous, current, next, left, right, start, end; in a layer built as causal previous, current,
+left, start. A causal layer refuses next, right and last by name, because there they could only be `current`; if the
+defaults meet a causal mask in a layer that was not built as causal, they select the token itself, so nothing leaks.
+Source: Raganato et al. 2020, "Fixed Encoder Self-Attention Patterns in Transformer-Based Machine Translation", section
 3, whose eighth head is learned; here all are fixed.
 
-Worked number: three tokens. `start` weighs them 27, 8, 1 in 36; `end` 1, 8, 27 in 36; `left` of the
-third is all on the first.
+Worked number: three tokens. The weights of `start` are 27, 8, 1 in 36, those of `end` 1, 8, 27 in 36; `left` of the
+third token has all weight on the first.
 """
 
 from typing import Literal
@@ -36,7 +35,7 @@ PATTERNS = (*BOTH_WAYS, "first", "last")
 
 
 def support(name: str, i: Tensor, j: Tensor, n: Tensor) -> Bool[Tensor, "b T S"]:
-    """The keys j that a pattern weighs, for queries i that see n tokens."""
+    """Return which keys j a pattern weights, for queries i with n visible tokens."""
     match name:
         case "previous":
             return j == (i - 1).clamp_min(0)
@@ -56,19 +55,19 @@ def support(name: str, i: Tensor, j: Tensor, n: Tensor) -> Bool[Tensor, "b T S"]
 
 
 def base(name: str, j: Tensor, n: Tensor) -> Tensor | None:
-    """What is cubed into the weight of key j, or None where all weights are equal."""
+    """Return the number whose cube is the weight of key j, or None if all weights are equal."""
     if name in ("left", "end"):
         return j + 1
-    return (n - j).clamp_min(1) if name in ("right", "start") else None  # keys behind n are masked
+    return (n - j).clamp_min(1) if name in ("right", "start") else None  # keys beyond n are masked
 
 
 def places(mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions of queries [b, T, 1] and of keys [b, 1, S]; tokens each query sees [b, T, 1]."""
+    """Return positions of queries [b, T, 1] and keys [b, 1, S], and the number of visible tokens [b, T, 1]."""
     return mask.q_pos[:, :, None], mask.k_pos[:, None, :], mask.visible()[:, 0, :, None]
 
 
 class FixedPattern(Scored):
-    """Weights by position alone; cost T*S*E, no queries, no keys."""
+    """Weights that depend on positions alone; cost T*S*E, no queries, no keys."""
 
     uses = "v"
     cross = False
@@ -94,11 +93,11 @@ class FixedPattern(Scored):
             got = "none" if unknown is None else repr(unknown)
             raise UsageError(f"fixed-pattern: patterns must be of {', '.join(PATTERNS)}, got {got}")
         self.patterns = tuple(named[head % len(named)] for head in range(shape.heads))
-        # tells the type to compute in
+        # its dtype is the one to compute in
         self.register_buffer("one", torch.ones(()), persistent=False)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
-        """Logarithms of the weights, up to a constant a row."""
+        """Return the logarithms of the weights, up to a constant per row."""
         i, j, n = places(mask)
         kind, found = torch.promote_types(self.one.dtype, torch.float32), {}
         for name in set(self.patterns):
@@ -108,7 +107,7 @@ class FixedPattern(Scored):
         return torch.stack([found[name] for name in self.patterns], 1)
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b H T S"]:
-        """The tokens that each head's pattern weighs, as far as they are visible."""
+        """Return the visible tokens to which the pattern of each head gives weight."""
         i, j, n = places(mask)
         shape = (n.shape[0], i.shape[1], j.shape[2])
         found = {name: support(name, i, j, n).expand(shape) for name in set(self.patterns)}
@@ -116,7 +115,6 @@ class FixedPattern(Scored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`; the last row of three heads."""
         shape = Shape(heads=3, head_width=1, max_length=3)
         mechanism = cls(shape, patterns=("start", "end", "left")).double()
         v = torch.zeros(1, 3, 3, 1, dtype=torch.float64)

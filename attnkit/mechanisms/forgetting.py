@@ -1,18 +1,18 @@
 """Forgetting attention: A = softmax(q_i k_j / sqrt(D) + sum_(j<m<=i) log f_m), f_m = sigmoid(g_m).
 
-Scaled-dot attention in which each token m, by one forget gate a head, weakens all keys before it: a
-decay of the softmax's scores that depends on the text.  g comes from the token by the layer's gate
-projection, plus `gate_bias`; a large one begins near f = 1, which is scaled-dot.  The sums of
-logarithms run along the text, pads aside, and are kept beside the cache, one number a token and
-head.  They are added as positions are: not carried by `residual_scores`.
+Scaled-dot attention in which each token m, by one forget gate per head, weakens all keys before it: a decay of the
+scores that depends on the tokens. g is the layer's gate projection of the token, plus `gate_bias`; with a large bias
+training starts near f = 1, which is scaled-dot. The sums of logarithms run over the tokens of a row without padding
+and are cached, one number per token and head. They are added like a position bias: `residual_scores` does not carry
+them.
 
-Decoder only: forgetting runs from the past to the query.  Time T*S*D a head, as scaled-dot.  The
-output gate, output norm and shifts of keys and values of the source's "Pro" block are not part of
-it (`output_gate` and `qk_norm` are options of the layer).  Source: Lin et al. 2025, "Forgetting
-Transformer: Softmax Attention with a Forget Gate", equations 3 and 4.
+Decoder only: forgetting runs from the past to the query. Time T*S*D per head, as scaled-dot. The output gate, output
+norm and shifts of keys and values of the source's "Pro" block are not included (`output_gate` and `qk_norm` are
+options of the layer). Source: Lin et al. 2025, "Forgetting Transformer: Softmax Attention with a Forget Gate",
+equations 3 and 4.
 
-Worked number: D = 1, q = k = 0, f = 1/2 everywhere: two steps back scores ln 1/4, one step ln 1/2,
-so the third query weighs 1/7, 2/7, 4/7.
+Worked number: D = 1, q = k = 0, f = 1/2 everywhere: the key two steps back scores ln 1/4, the key one step back ln
+1/2, so the weights of the third query are 1/7, 2/7, 4/7.
 """
 
 import math
@@ -32,13 +32,13 @@ from attnkit.ops.linear_attention import widest
 from attnkit.recipe.score_options import ScoreOptions
 
 PLAIN = ScoreOptions()
-"""Without other modifiers than qk_norm, which the layer applies, the decay may go into the keys."""
+"""Options with which the decay can be moved into the keys; qk_norm is allowed too, as the layer applies it."""
 PLAIN_UP_TO = 32 * 32
-"""Scores a head up to which the plain products beat the fused kernel on a CPU."""
+"""Number of scores per head up to which plain products are faster than the fused kernel on a CPU."""
 
 
 class Forgetting(ScaledDot):
-    """Softmax with a running decay; cost T*S*D.  For `key_heads` see `dot`."""
+    """Softmax with a running decay; cost T*S*D. For `key_heads` see `dot`."""
 
     uses = "qkvg"
     gates = 1
@@ -54,20 +54,20 @@ class Forgetting(ScaledDot):
         self.gate_bias = gate_bias
 
     def answer(self, call: AttentionCall) -> Out:
-        """As `Scored.answer`.  State: keys and values, and the running sums [B, H, S, 1]."""
+        """Compute as `Scored.answer`. The state is keys and values, and the running sums [B, H, S, 1]."""
         q, k, v, mask, state, prior, bias, gates = call
         if k is None or gates is None:
             raise ValueError("forgetting needs queries, keys, values and gates at every call")
         logs = F.logsigmoid(gates.to(widest(gates.dtype)) + self.gate_bias)
         real = real_keys(mask, k)
         if real is not None:
-            logs = logs.masked_fill(~real[:, None, :, None], 0)  # f = 1: pads forget nothing
+            logs = logs.masked_fill(~real[:, None, :, None], 0)  # f = 1 for padding
         cache, sums = (None, None) if state is None else state
         new = logs.cumsum(2)
         new = new if sums is None else new + sums[:, :, -1:]
         sums = append(sums, new, mask.valid.shape[1])
         long = q is not None and not few_scores(q, sums, PLAIN_UP_TO)
-        if long and k.device.type != "cpu":  # the kernel takes numbers of 32 bits here
+        if long and k.device.type != "cpu":  # the kernel gets float32 here
             long = q.shape[2] * sums.shape[2] > PLAIN_ELSEWHERE  # type: ignore[union-attr]
         plain = prior is bias is None and self.evaluation_noise == 0
         if long and plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
@@ -81,14 +81,14 @@ class Forgetting(ScaledDot):
         return Out(out.y, (out.state, sums), out.scores)
 
     def faded(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask) -> Float[Tensor, "B H T E"] | None:
-        """The answers by torch's fused kernel; None where it does not take them.
+        """Compute the output by torch's fused kernel; None if it is not faster.
 
-        The sum at the query is the same for all of its keys, so one more channel of the keys has
-        minus their own sums, and of the queries 1.
+        The sum at the query is the same for all of its keys and cancels, so one more channel of the keys holds minus
+        their own sums, and that of the queries 1.
         """
         kind, given, width = sums.dtype, v.dtype, v.shape[-1]
         k, v = (repeat_heads(x, q.shape[1]).to(kind) for x in (k, v))
-        late = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that no digits are lost
+        late = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that they lose no digits
         q = torch.cat((q.to(kind) * self.scale, torch.ones_like(q[..., :1], dtype=kind)), -1)
         with torch.autocast(q.device.type, enabled=False):  # 16 bits would round the sums
             y = fused_dot(q, torch.cat((k, late), -1), F.pad(v, (0, 1)), mask, 1.0)

@@ -1,46 +1,40 @@
 """Gated delta rule: S_t = a_t S_(t-1) (I - b_t k_t k_t^T) + b_t v_t k_t^T, y_t = S_t q_t.
 
-A linear recurrence whose state is a memory from keys to values: it decays by a_t, forgets by a
-share b_t what it holds under the key k_t, and writes v_t there.  q and k are scaled to length 1.
-Both gates come from the token by the layer's gate projection g, two numbers for each head:
-a_t = exp(-exp(log_rate) softplus(g_1 + step_bias)) with log_rate and step_bias learned per head,
-b_t = sigmoid(g_2).  At the start exp(log_rate) lies in [1, 16] and softplus(step_bias) in
-[.001, .1], so heads forget at rates from slow to fast.
+A linear recurrence whose state is a memory from keys to values: it decays by a_t, erases the share b_t of what it
+holds under the key k_t, and writes v_t there. q and k are scaled to length 1. Both gates come from the layer's gate
+projection g of the token, two numbers per head: a_t = exp(-exp(log_rate) softplus(g_1 + step_bias)) with log_rate and
+step_bias learned per head, b_t = sigmoid(g_2). At initialisation exp(log_rate) is in [1, 16] and softplus(step_bias)
+in [.001, .1], so heads forget at slow to fast rates. Options:
 
-`decay: channel` gives every channel of the keys an a_t of its own, S_t = (I - b_t k_t k_t^T)
-Diag(a_t) S_(t-1) + b_t k_t v_t^T in the transposed S of that source (Kimi delta attention), with a
-gate and a step_bias a channel.  `erase: channel` separates what is forgotten from what is written:
-(I - k_t (b_t * k_t)^T) with b_t = sigmoid of a gate a channel of the keys, and w_t k_t v_t^T with
-w_t = sigmoid of another gate, one a head; the source (Gated DeltaNet-2) has one a channel of the
-values, which no single map of tokens to tokens expresses.
+- `decay: channel` gives every channel of the keys its own a_t, S_t = (I - b_t k_t k_t^T) Diag(a_t) S_(t-1) + b_t k_t
+  v_t^T in the transposed S of that source (Kimi delta attention), with a gate and a step_bias per channel.
+- `decay: none` is the delta rule without decay, a_t = 1 (DeltaNet).
+- `erase: channel` separates erasing from writing: (I - k_t (b_t * k_t)^T) with b_t = sigmoid of a gate per channel of
+  the keys, and w_t k_t v_t^T with w_t = sigmoid of another gate per head. The source (Gated DeltaNet-2) has a write
+  gate per channel of the values, which no single map of tokens to tokens expresses.
+- `strength: 2` doubles the erase gates, so that the transition of the state has eigenvalues in (-1, 1) along k_t
+  instead of (0, 1), and a state can change sign at each token, as parity needs.
+- `steps: n` applies the rule n times per token, each with its own key, value and gates, after one decay
+  (DeltaProduct): products of n reflections are rotations, which distinguish permutations. Keys and values of the steps
+  are further heads of the projections, step after step; the map of tokens is the sum of the steps' maps.
 
-`decay: none` is the delta rule without decay, a_t = 1 (DeltaNet).  `strength: 2` doubles the erase
-gates, so that the transition of the state has eigenvalues in (-1, 1) along k_t instead of (0, 1),
-and a state can change sign at each token, as parity needs.  `steps: n` applies the rule n times a
-token, each with a key, a value and gates of its own, after one decay (DeltaProduct): products of n
-reflections are rotations, which tell permutations apart.  Keys and values of the steps are further
-heads of the projections, step after step; the map of tokens is then the sum of the steps' maps.
+It reads from left to right whether or not the mask is causal: in an encoder it is one-directional. Padding does not
+change the state. Rows of the map need not sum to 1, and its entries may be negative. The convolution, output norm and
+output gate of the paper's layer are not included.
 
-It reads from left to right whatever the mask says of causality: in an encoder it is
-one-directional.  Pads leave the state as it is.  Rows of the map need not sum to 1, and its entries
-may be negative.  The convolution, output norm and output gate that the paper's layer puts around it
-are not part of it.
+Training solves one triangular system per chunk of tokens (the WY form of the product of the reflections) and passes
+the state from chunk to chunk; decoding keeps a state of constant size. Limits: self-attention only; no score matrix,
+so no position biases. Time T*D*E per head, memory T*(D + E).
 
-Training solves one triangular system a chunk of tokens (the WY form of the product of the
-reflections) and passes the state from chunk to chunk; decoding keeps a state of constant size.
-Limits: self-attention only; no matrix of scores exists, so no position biases.  Time T*D*E a
-head, memory T*(D + E).
-
-Source: Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule",
-equation 10 and section 3.3; ranges of the decay as in its layer, after Mamba2; Kimi Team 2025,
-"Kimi Linear: An Expressive, Efficient Attention Architecture", equation 1; Hatamizadeh, Choi,
-Kautz 2026, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention"; Yang et al. 2024,
-"Parallelizing Linear Transformers with the Delta Rule over Sequence Length", without decay; Grazzi
-et al. 2025, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"; Siems et al.
+Source: Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule", equation 10 and
+section 3.3; ranges of the decay as in its layer, after Mamba2; Kimi Team 2025, "Kimi Linear: An Expressive, Efficient
+Attention Architecture", equation 1; Hatamizadeh, Choi, Kautz 2026, "Gated DeltaNet-2: Decoupling Erase and Write in
+Linear Attention"; Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length",
+without decay; Grazzi et al. 2025, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"; Siems et al.
 2025, "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products", equation 3.
 
-Worked number: D = E = 1, k = q = 1, all a_t = b_t = 1/2: S_1 = v_1 / 2, and
-S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the second row of the map is (.125, .5).
+Worked number: D = E = 1, k = q = 1, all a_t = b_t = 1/2: S_1 = v_1 / 2, and S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the
+second row of the map is (.125, .5).
 """
 
 import math
@@ -59,17 +53,17 @@ from attnkit.ops.linear_attention import widest
 from attnkit.ops.recurrence import scan
 
 CHUNKS = {"cpu": 32}
-"""Tokens of one triangular system; on a CPU 64 take 1.3 to 1.4 times as long, at any length."""
+"""Number of tokens in one triangular system, by device; on a CPU 64 take 1.3 to 1.4 times as long, at any length."""
 CHUNK = 64
-"""The same on other devices, where fewer steps count for more."""
+"""The same on other devices, where fewer steps matter more."""
 BLOCK = 512
-"""Tokens between states that training keeps; a multiple of all these."""
+"""Number of tokens between the states that training keeps; a multiple of all these."""
 RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
-"""Where exp(log_rate) and softplus(step_bias) start."""
+"""Initial ranges of exp(log_rate) and softplus(step_bias)."""
 
 
 class GatedDelta(Unscored):
-    """A decaying memory with the delta rule; cost T*D*E."""
+    """Decaying memory with the delta rule; cost T*D*E."""
 
     uses = "qkvg"
     gates = 2
@@ -103,7 +97,7 @@ class GatedDelta(Unscored):
             self.log_rate, self.step_bias = first_decays(shape.heads, *channels)
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
-        """See `Unscored.attend`.  State: S^T [B, H, D, E]."""
+        """Compute the recurrence. The state is S^T [B, H, D, E]."""
         kind = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
         real = real_keys(mask, k)
@@ -115,7 +109,7 @@ class GatedDelta(Unscored):
             pads = pads.repeat_interleave(self.steps, 2)
             erase, write = (x.masked_fill(pads, 0) for x in (erase, write))
             log_decay = None if log_decay is None else log_decay.masked_fill(pads, 0)
-        # chunks bear that there is none; a compiled graph for any length only one of them
+        # the state may stay None within one block, in a compiled graph only within one chunk
         most = chunk(k) if torch.compiler.is_compiling() else BLOCK
         if state is None and not 1 < k.shape[2] <= most:
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
@@ -131,9 +125,9 @@ class GatedDelta(Unscored):
     def rules(
         self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-        """Queries, keys, values, log a, erase and write gates of all steps, n to a token.
+        """Return queries, keys, values, log a, erase and write gates of all steps, n per token.
 
-        The first step of a token has its decay; the last one is what its query reads.
+        The first step of a token has its decay; its query reads the state after the last step.
         """
         steps, heads = self.steps, self.shape.heads
         sizes = [self.decays, steps * self.erases, steps * self.apart]
@@ -164,7 +158,7 @@ class GatedDelta(Unscored):
 
 
 def first_decays(heads: int, *channels: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """log_rate [heads] and step_bias [heads, *channels] at the start, in the ranges above."""
+    """Return log_rate [heads] and step_bias [heads, *channels] at initialisation, in the ranges above."""
     low, high = (math.log(step) for step in STEPS)
     step = torch.empty(heads, *channels).uniform_(low, high).exp()
     log_rate = torch.empty(heads).uniform_(*RATES).log()
@@ -172,12 +166,12 @@ def first_decays(heads: int, *channels: int) -> tuple[nn.Parameter, nn.Parameter
 
 
 def chunk(x: Tensor) -> int:
-    """Tokens of one triangular system on this tensor's device."""
+    """Return the number of tokens in one triangular system on this tensor's device."""
     return CHUNKS.get(x.device.type, CHUNK)
 
 
 def even(length: int, most: int) -> int:
-    """The length of chunks that are as long as each other, none longer than `most`."""
+    """Return the length of equal chunks that have at most `most` tokens."""
     chunks = -(-length // most)
     return -(-length // chunks)
 
@@ -185,7 +179,7 @@ def even(length: int, most: int) -> int:
 def one_step(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1, 1 or D]."""
+    """Compute the formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1, 1 or D]."""
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     if log_decay is not None:
         state = state * log_decay.exp().transpose(-1, -2)
@@ -197,21 +191,21 @@ def one_step(
 def undecayed(
     q: Tensor, k: Tensor, v: Tensor, erase: Tensor, write: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """`chunked` where every a is 1."""
+    """Compute `chunked` with every a = 1."""
     return chunked(q, k, v, None, erase, write, state)
 
 
 def chunked(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The same for T tokens; without a state they are the first ones.
+    """Compute the formula for T tokens; without a state they are the first tokens.
 
-    With G_ij = a_(j+1) ... a_i within a chunk that starts from S, the news n_i that token i writes
-    obey n_i + sum_(j<i) (b_i k_i)^T G_ij k_j n_j = w_i v_i - (b_i k_i)^T G_i0 S: one system for
-    all.  (S as the state is kept, [D, E]; w = b without `erase: channel`.)
+    With G_ij = a_(j+1) ... a_i within a chunk that starts from S, the updates n_i that token i writes satisfy n_i +
+    sum_(j<i) (b_i k_i)^T G_ij k_j n_j = w_i v_i - (b_i k_i)^T G_i0 S: one system for all tokens. (S is stored as [D,
+    E]; w = b without `erase: channel`.)
     """
     length = k.shape[2]
-    # a length that a graph leaves open is not divided
+    # an open length in a graph cannot be divided
     size = min(chunk(k), length) if torch.compiler.is_compiling() else even(length, chunk(k))
     if (log_decay is None or log_decay.shape[-1] == 1) and usable(q, k, v, state):
         return delta_chunks(size, q, k, v, log_decay, erase, write, state)
@@ -228,12 +222,12 @@ def chunked(
         total = logs[0].cumsum(-2)
         overlap, squares = decayed_products([left, q], k, total)
         since = total.exp()  # G_i0
-        k_until = k * (total[..., -1:, :] - total).exp()  # from token to the chunk's end
+        k_until = k * (total[..., -1:, :] - total).exp()  # decay from the token to the end of the chunk
         left_since, q_since, ends = left * since, q * since, since[..., -1, :, None].unbind(2)
     else:
         overlap, squares = left @ k.transpose(-1, -2), (q @ k.transpose(-1, -2)).tril()
     right = v if state is None else torch.cat((v, left_since), -1)
-    # the diagonal is taken as 1 and what lies above it is not read
+    # the diagonal is taken as 1, and entries above it are not read
     solved = torch.linalg.solve_triangular(overlap, right, upper=False, unitriangular=True)
     written = k_until.transpose(-1, -2)
     if state is None:

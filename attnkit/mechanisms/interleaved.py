@@ -1,16 +1,14 @@
 """Interleaved attention: layer l has part l mod n, as in layers of local and of global attention.
 
-`parts` lists two mechanisms or more, each a word or {name: word} with its options; the layers of a
-place take them in turn, from the first on, so [local, local, local, scaled-dot] makes every fourth
-layer global.  Each layer is wholly that of its part: its projections, its cost, its state when
-decoding.  A place can do what all of its parts can; rotary positions turn the queries and keys of
-those that have both.  Source: Brown et al. 2020, "Language Models are Few-Shot Learners", section
-2.1 (dense and locally banded layers alternate); Gemma Team 2024, "Gemma 2: Improving Open Language
-Models at a Practical Size", section 2 (local and global ones); Lieber et al. 2024, "Jamba: A Hybrid
-Transformer-Mamba Language Model", section 2 (recurrent ones between them).
+`parts` lists two or more mechanisms, each a word or {name: word} with its options; the layers of a place take them in
+turn, starting with the first, so [local, local, local, scaled-dot] makes every fourth layer global. Each layer is
+entirely that of its part: its projections, its cost, its decoding state. A place can do what all of its parts can;
+rotary positions rotate the queries and keys of the parts that have both. Source: Brown et al. 2020, "Language Models
+are Few-Shot Learners", section 2.1 (dense and locally banded layers alternate); Gemma Team 2024, "Gemma 2: Improving
+Open Language Models at a Practical Size", section 2 (local and global layers); Lieber et al. 2024, "Jamba: A Hybrid
+Transformer-Mamba Language Model", section 2 (recurrent layers between attention layers).
 
-Worked number: parts [local, local, scaled-dot] make layers 0 to 4 local, local, scaled-dot, local,
-local.
+Worked number: parts [local, local, scaled-dot] make layers 0 to 4 local, local, scaled-dot, local, local.
 """
 
 from typing import Any
@@ -19,7 +17,7 @@ from attnkit.attention import Attention, Shape
 
 
 class Interleaved(Attention):
-    """Abstract: `mechanisms.layer_schedule` says which part a layer is built of."""
+    """Declaration of the options only: `mechanisms.layer_schedule` selects the part that a layer is built with."""
 
     composite = "parts"
     layered = True

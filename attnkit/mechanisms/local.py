@@ -1,13 +1,13 @@
 """Local attention: A = softmax(q k^T / sqrt(D)) over |i - j| <= window.
 
-Each query sees its neighbours, `window` on each side, or behind it alone when causal and with
-`side: behind`; distances are between real tokens.  Long sequences are answered in blocks of queries
-against overlapping windows of keys, a step of decoding by the last window + 1 keys.  Source: Su
-2019, "Born to be saving" (spaces.ac.cn/archives/6853), whose window is 2 k + 1; as in the local
-part of Child et al. 2019, "Generating Long Sequences with Sparse Transformers".
+Each query attends to `window` neighbours on each side, or only to those before it if causal or with `side: behind`;
+distances are between real tokens. Long sequences are computed in blocks of queries against overlapping windows of
+keys, a decoding step from the last window + 1 keys. Source: Su 2019, "Born to be saving" (spaces.ac.cn/archives/6853),
+whose window is 2 k + 1; as in the local part of Child et al. 2019, "Generating Long Sequences with Sparse
+Transformers".
 
-Worked number: D = 4, window 1, scores 0, 0, ln 3 from the last of three tokens: the first is out of
-sight, so the weights are 0, 1/4, 3/4.
+Worked number: D = 4, window 1, scores 0, 0, ln 3 for the last of three tokens: the first is hidden, so the weights are
+0, 1/4, 3/4.
 """
 
 import math
@@ -31,7 +31,7 @@ class Local(Pattern):
         self.behind = side == "behind"
 
     def answer(self, call: AttentionCall) -> Out:
-        """As `Scored.answer`; a window that lies behind the query is a causal one."""
+        """Compute as `Scored.answer`; `side: behind` makes the mask causal."""
         return super().answer(call._replace(mask=call.mask._replace(causal=call.mask.causal or self.behind)))
 
     @classmethod

@@ -1,25 +1,23 @@
 """Mesa layer: y_t = V_t (K_t + L)^-1 q_t, K_t = a_t K_(t-1) + b_t k_t k_t^T, V_t with v_t k_t^T.
 
-Linear attention answers by the sums of values under keys as they stand; the mesa layer by the
-linear map that fits them best: (K + L)^-1 makes V the ridge regression of all values on all keys so
-far, each counted with its strength b_t and faded by a_t since.  So keys that resemble each other do
-not blur.  q and k are scaled to length 1.  Both gates come from the token by the layer's gate
-projection, two numbers a head: a_t = sigmoid(g_1), b_t = sigmoid(g_2).  L is a learned diagonal,
-softplus(.) + 1/4, at first 1.  `decay: none` has a_t = 1 and one gate.
+Linear attention reads the sums of values under keys directly; the mesa layer reads the linear map that fits them best:
+(K + L)^-1 makes V the ridge regression of all values on all keys so far, each weighted by its strength b_t and decayed
+by a_t since. So similar keys do not blur. q and k are scaled to length 1. Both gates come from the layer's gate
+projection of the token, two numbers per head: a_t = sigmoid(g_1), b_t = sigmoid(g_2). L is a learned diagonal,
+softplus(.) + 1/4, initially 1. `decay: none` has a_t = 1 and one gate.
 
-With decay it reads from left to right, and is for decoders.  Without, an encoder fits all tokens of
-a text at once.  Self-attention only.  Pads leave the sums as they are.  Rows of the map need not
-sum to 1, and its entries may be negative.  Systems of D equations, one a token, are solved to
-rounding: on a CPU by conjugate gradients, as in the source, if 24 steps suffice; else exactly, in
-blocks of 16 tokens, whose systems are formed.  Decoding keeps sums of constant size.  Time T*D*D*D
-a head, memory T*D*(D + E)/64 (/16 where systems are formed).  The convolutions and the output norm
-of the source's layer are options of the layer (`short_conv`, `output_norm`).
+With decay it reads from left to right, and is for decoders. Without decay, an encoder fits all tokens of a row at
+once. Self-attention only. Padding does not change the sums. Rows of the map need not sum to 1, and its entries may be
+negative. Systems of D equations, one per token, are solved to rounding: on a CPU by conjugate gradients, as in the
+source, if 24 steps suffice; otherwise exactly, in blocks of 16 tokens, whose systems are formed. Decoding keeps sums
+of constant size. Time T*D*D*D per head, memory T*D*(D + E)/64 (/16 if systems are formed). The convolutions and the
+output norm of the source's layer are options of the layer (`short_conv`, `output_norm`).
 
-Source: von Oswald et al. 2025, "MesaNet: Sequence Modeling by Locally Optimal Test-Time Training";
-gates, L and its bound as in the layer of flash-linear-attention.
+Source: von Oswald et al. 2025, "MesaNet: Sequence Modeling by Locally Optimal Test-Time Training"; gates, L and its
+bound as in the layer of flash-linear-attention.
 
-Worked number: D = 1, k = q = 1, all a_t = b_t = 1/2, L = 1: K_1 = 1/2 and K_2 = 3/4, so the second
-row of the map is (1/4, 1/2) / (3/4 + 1) = (1/7, 2/7).
+Worked number: D = 1, k = q = 1, all a_t = b_t = 1/2, L = 1: K_1 = 1/2 and K_2 = 3/4, so the second row of the map is
+(1/4, 1/2) / (3/4 + 1) = (1/7, 2/7).
 """
 
 import math
@@ -36,15 +34,15 @@ from attnkit.ops.linear_attention import widest
 from attnkit.ops.recurrence import scan
 
 BLOCK, CHUNK = 16, 64
-"""Tokens whose systems stand side by side, D x D numbers each, or of which none is formed."""
+"""Number of tokens whose D x D systems are formed at once, and number of tokens in a chunk that forms none."""
 LONG = 256
-"""Tokens between states that training keeps; it computes again what lies between."""
+"""Number of tokens between the states that training keeps; the rest is recomputed."""
 LEAST, FIRST = 0.25, 1.0
-"""Of L: its bound, and where it starts."""
+"""Lower bound and initial value of L."""
 
 
 class Mesa(Unscored):
-    """The best linear map from keys to values so far; cost T*D^3."""
+    """Best linear map from keys to values so far; cost T*D^3."""
 
     uses = "qkvg"
     facts_with = {"decay": {"none": {"encoder": True}}}
@@ -64,7 +62,7 @@ class Mesa(Unscored):
         self.ridge = nn.Parameter(torch.full((shape.heads, shape.head_width), start))
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
-        """See `Unscored.attend`.  State: K and V^T, in units of L, [B, H, D, D + E]."""
+        """Compute the layer. The state is K and V^T, in units of L, [B, H, D, D + E]."""
         kind = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
         with torch.autocast(v.device.type, enabled=False):  # 16 bits would spoil the systems
@@ -74,14 +72,14 @@ class Mesa(Unscored):
     def answers(
         self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor, mask: Mask, state: State
     ) -> tuple[Tensor, State]:
-        """Answers and state for numbers of 32 bits at least."""
+        """Return the output and the state for inputs of at least 32 bits."""
         logs, strength = F.logsigmoid(gates[..., :-1]), gates[..., -1:].sigmoid()
         logs = logs if self.decays else torch.zeros_like(strength)
         real = real_keys(mask, k)
         if real is not None:
             pads = ~real[:, None, :, None]
             k, v, logs, strength = (x.masked_fill(pads, 0) for x in (k, v, logs, strength))  # a = 1
-        # with q and k over the root of L, which is constant, what remains of L is the identity
+        # dividing q and k by the root of L, which is constant, turns L into the identity
         unit = (F.softplus(self.ridge.to(q.dtype)) + LEAST).sqrt()[:, None]
         q, k = F.normalize(q, dim=-1) / unit, F.normalize(k, dim=-1) / unit
         if not mask.causal:
@@ -100,27 +98,27 @@ class Mesa(Unscored):
 
 
 def split(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """K [..., D, D] and V^T [..., D, E] of what the state holds."""
+    """Return K [..., D, D] and V^T [..., D, E] of a state."""
     width = sums.shape[-2]
     return sums[..., :width], sums[..., width:]
 
 
 def fitted(squares: Tensor, right: Tensor) -> Tensor:
-    """(K + 1)^-1 right, for K [..., D, D] and right [..., D, n]."""
+    """Return (K + I)^-1 right, for K [..., D, D] and right [..., D, n]."""
     system = squares + torch.eye(squares.shape[-1], dtype=squares.dtype, device=squares.device)
     x: Tensor = torch.linalg.solve_ex(system, right).result  # unchecked: no wait for a device
     return x
 
 
 def empty(k: Tensor, v: Tensor) -> Tensor:
-    """The state before any token."""
+    """Return the state before the first token."""
     return v.new_zeros((*k.shape[:2], k.shape[3], k.shape[3] + v.shape[3]))
 
 
 def solved(
     q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The recurrence for T tokens, q and k in units of L, log a and b [B, H, T, 1]."""
+    """Compute the recurrence for T tokens, with q and k in units of L, log a and b [B, H, T, 1]."""
     found = None
     if k.shape[2] > 1 and usable(q, k, v, state):
         found = by_steps(q, k, v, logs, strength, state)
@@ -132,7 +130,7 @@ def solved(
 def by_steps(
     q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """`exactly` by conjugate gradients, without a state too; None where they need many steps."""
+    """Compute `exactly` by conjugate gradients, also without a state; None if they need too many steps."""
     length = k.shape[2]
     size = -(-length // -(-length // CHUNK))
     given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
@@ -164,7 +162,7 @@ def by_steps(
 
 
 def exactly(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """`solved` by a system of D equations for each token."""
+    """Compute `solved` with one system of D equations per token."""
     length, size = k.shape[2], min(BLOCK, k.shape[2])
     given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
     q, k, v, logs, strength = (torch.unflatten(x, 2, (-1, size)) for x in given)

@@ -1,15 +1,14 @@
 """Mixture of scores: A = softmax(sum of a_i B_i), B_i the scores of the parts.
 
-`parts` lists two mechanisms or more, each a word or {name: word} with its options.  With
-`projections: shared` (the released code) they all read the same queries and keys; with `own` each
-has its own.  Values are shared.  What is mixed are scores, before one softmax, not maps.  `combine`
-says by which weights: `softmax` learns one logit a part and layer, so that they sum to 1;
-`sigmoid`, for exactly two parts, learns one number a: (1 - sigmoid(a)) B_1 + sigmoid(a) B_2; `sum`
-adds.  Logits start at 0, which weighs all parts alike.  A mixture can do what all of its parts can.
-Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", "Mixture of
-Synthesizers"; sigmoid and sum as in its released code.
+`parts` lists two or more mechanisms, each a word or {name: word} with its options. With `projections: shared` (the
+released code) all parts read the same queries and keys; with `own` each part has its own. Values are shared. Scores
+are mixed before one softmax, not maps. `combine` selects the weights: `softmax` learns one logit per part and layer,
+so that they sum to 1; `sigmoid`, for exactly two parts, learns one number a: (1 - sigmoid(a)) B_1 + sigmoid(a) B_2;
+`sum` adds. Logits start at 0, which weights all parts alike. A mixture can do what all of its parts can. Source: Tay
+et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", "Mixture of Synthesizers"; sigmoid and sum
+as in its released code.
 
-Worked number: scores (0, 2) and (2, 0) mixed by logits 0, 0 are (1, 1), so the weights 1/2, 1/2.
+Worked number: scores (0, 2) and (2, 0) mixed by logits 0, 0 are (1, 1), so the weights are 1/2, 1/2.
 """
 
 from functools import reduce
@@ -53,12 +52,12 @@ class Mixture(Scored):
         self.logits = None if size is None else nn.Parameter(torch.zeros(size))
 
     def key_length(self) -> float:
-        """That of the parts, where those that have keys agree."""
+        """Return the norm of the parts that have keys, if they agree."""
         lengths = {part.key_length() for part in self._scored() if "k" in part.uses}
         return lengths.pop() if len(lengths) == 1 else super().key_length()
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
-        """The weighted sum of the parts' scores; their queries and keys follow along the heads."""
+        """Return the weighted sum of the parts' scores; their queries and keys are consecutive heads."""
         queries, keys = (() if x is None else torch.split(x, self.shape.heads, 1) for x in (q, k))
         first_q, first_k, each = 0, 0, list[Tensor]()
         for part in self._scored():
@@ -66,7 +65,7 @@ class Mixture(Scored):
             own_q: Any = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
             own_k: Any = part.cached_keys(keys[first_k]) if "k" in part.uses else None
             each.append(part.scores(own_q, own_k, mask))
-            first_q += self.own and "q" in part.uses  # its own heads of queries are used up
+            first_q += self.own and "q" in part.uses  # the next part has the next heads
             first_k += self.own and "k" in part.uses
         weights = self.mixing()
         if weights is not None:
@@ -74,7 +73,7 @@ class Mixture(Scored):
         return reduce(torch.add, each)
 
     def mixing(self) -> Float[Tensor, " n"] | None:
-        """The weights of the parts, or None where they are plainly added."""
+        """Return the weights of the parts, or None for a plain sum."""
         if self.logits is None:
             return None
         if self.combine == "softmax":
@@ -87,7 +86,6 @@ class Mixture(Scored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`; the scores, then the weights."""
         shape = Shape(heads=1, head_width=2, max_length=2)
         mechanism = cls(shape, parts=("dot", "synthesizer-random")).double()
         with torch.no_grad():

@@ -1,17 +1,16 @@
 """Parallax: A_ij = p_ij (1 + r_i kbar_i - r_i k_j), p = softmax(q k^T / sqrt(D)), kbar = sum p k.
 
-Softmax attention is a local average of values; this is a local linear fit, whose slope each token
-predicts as a second query r instead of solving for it.  What a key has beyond the mean key, along
-r, is taken from its weight.  Rows sum to 1, and entries may be negative; with r = 0 it is
-scaled-dot.  r is one more projection of each head, and r k^T is not scaled, as in the source.
-`residual_scores`, `entropy_scale` and biases of positions act on p alone; `qk_norm` and rotary
-positions on r as on q.
+Softmax attention is a local average of values; this is a local linear fit, whose slope each token predicts as a second
+query r instead of solving for it. The weight of a key is reduced by how far it lies beyond the mean key along r. Rows
+sum to 1, and entries may be negative; with r = 0 it is scaled-dot. r is one more projection of each head, and r k^T is
+not scaled, as in the source. `residual_scores`, `entropy_scale` and position biases act on p alone; `qk_norm` and
+rotary positions act on r as on q.
 
-Encoder, decoder and cross attention.  Time T*S*D a head.  Source: Zuo et al. 2026, "Parallax:
-Parameterized Local Linear Attention", algorithm 1.
+Encoder, decoder and cross attention. Time T*S*D per head. Source: Zuo et al. 2026, "Parallax: Parameterized Local
+Linear Attention", algorithm 1.
 
-Worked number: D = 1, q = 0, r = 1, keys 0 and 1: p is (1/2, 1/2) and kbar 1/2, so the weights are
-1/2 (1 + 1/2 - 0) = 3/4 and 1/2 (1 + 1/2 - 1) = 1/4.
+Worked number: D = 1, q = 0, r = 1, keys 0 and 1: p is (1/2, 1/2) and kbar 1/2, so the weights are 1/2 (1 + 1/2 - 0) =
+3/4 and 1/2 (1 + 1/2 - 1) = 1/4.
 """
 
 from collections.abc import Sequence
@@ -38,9 +37,9 @@ class Corrected(Weighing):
         return torch.addcmul(p, p, mean).sub_(both), p, along, mean
 
     def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
-        """By s p (g - sum p g), where g = G (1 + sum p a - a) + a sum p G and G is that of the weights.
+        """Return the gradients of s and a, with G the gradient of the weights.
 
-        By a p (sum p G - G).
+        For s it is p (g - sum p g) with g = G (1 + sum p a - a) + a sum p G, for a it is p (sum p G - G).
         """
         _, p, along, mean = kept
         share = grad.mul_(p)
@@ -52,7 +51,7 @@ class Corrected(Weighing):
 
 
 class Parallax(ScaledDot):
-    """A local linear fit of the values; cost T*S*D.  For `key_heads` see `dot`."""
+    """Local linear fit of the values; cost T*S*D. For `key_heads` see `dot`."""
 
     homogeneous = False
     corrected = True
@@ -64,19 +63,18 @@ class Parallax(ScaledDot):
         self.query_sets = 2
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B 2H T S"]:
-        """q k^T / sqrt(D), and r k^T behind it."""
+        """Return q k^T / sqrt(D), followed by r k^T."""
         q, r = q.chunk(2, 1)
         return torch.cat((dot_scores(q * self.scale, k), dot_scores(r, k)), 1)
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor | None:
-        """In chunks of both maps."""
+        """Compute in chunks of both maps."""
         if not in_chunks(q, k, v):
             return None
         q, r = q.chunk(2, 1)
         return self.chunked(Corrected(), 1.0, (q * self.scale, r), (k, k), v, mask, bias)
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
-        """p (1 + sum p r k - r k)."""
         wide = widest(scores.dtype)
         p = visible_softmax(scores.to(wide), self.allowed(mask))
         along = raw_scores.chunk(2, 1)[1].to(wide)  # r k^T [B, H, T, S]

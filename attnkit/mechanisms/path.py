@@ -1,20 +1,18 @@
 """Path attention: A = softmax(q_i^T H_i ... H_(j+1) k_j / sqrt(D)), H_m = I - b_m w_m w_m^T.
 
-Between a key and a query lies the product of one Householder-like matrix for each token after the
-key, up to the query's: a position encoding that depends on the text, and that can track states, as
-the transition of the delta rule does.  w_m has length 1 and b_m = 2 sigmoid(.) lies in (0, 2); both
-come from the token by the layer's gate projection, D + 1 numbers for each head.  With b = 0 it is
-scaled-dot.  Pads have b = 0.
+Between a key and a query lies the product of one Householder-like matrix for each token after the key, up to the
+query: a position encoding that depends on the tokens, and that can track states, like the transition of the delta
+rule. w_m has length 1 and b_m = 2 sigmoid(.) is in (0, 2); both come from the layer's gate projection of the token, D
++ 1 numbers per head. With b = 0 it is scaled-dot. Padding has b = 0.
 
-Decoder only: the product runs from the past to the query.  Chunks of 64 tokens (32 of short texts
-on a CPU) solve one triangular system each (the WY form of the product), and carry all earlier keys
-on to their end; a state keeps keys as the last token sees them.  Time T*S*D a head.  The short
-convolution on w, its low-rank projection and the forget gate of the source's layer are not part of
-it.  Source: Yang et al. 2025, "PaTH Attention: Position Encoding via Accumulating Householder
-Transformations", equations 2 to 5.
+Decoder only: the product runs from the past to the query. Chunks of 64 tokens (32 for short sequences on a CPU) solve
+one triangular system each (the WY form of the product), and carry all earlier keys to their end; a state keeps keys as
+the last token sees them. Time T*S*D per head. The short convolution on w, its low-rank projection and the forget gate
+of the source's layer are not included. Source: Yang et al. 2025, "PaTH Attention: Position Encoding via Accumulating
+Householder Transformations", equations 2 to 5.
 
-Worked number: D = 1, q = w = 1, b = 1/2, both keys 2 ln 2: the first is halved on its way, so the
-scores of the second query are ln 2 and ln 4 and its weights 1/3, 2/3.
+Worked number: D = 1, q = w = 1, b = 1/2, both keys 2 ln 2: the first is halved on its way, so the scores of the second
+query are ln 2 and ln 4 and its weights 1/3, 2/3.
 """
 
 import math
@@ -34,12 +32,12 @@ from attnkit.ops.recomputed_blocks import RowBlock
 from attnkit.ops.recomputed_chunks import recomputed
 
 CHUNK, SHORT_CHUNK = 64, 32
-"""Tokens of one triangular system, and of one in texts that a CPU does not answer in blocks: layers
-of 64 and 128 tokens take four fifths of the time."""
+"""Number of tokens in one triangular system, and in one of a sequence that a CPU does not compute in blocks: layers of
+64 and 128 tokens take four fifths of the time."""
 
 
 class Chunk(NamedTuple):
-    """What neighbouring tokens have."""
+    """Queries, keys, vectors w and strengths b of neighbouring tokens."""
 
     q: Float[Tensor, "B H C D"]
     k: Float[Tensor, "B H C D"]
@@ -64,7 +62,7 @@ class Path(ScaledDot):
         self.gates = shape.head_width + 1  # type: ignore[misc]
 
     def answer(self, call: AttentionCall) -> Out:
-        """As `Scored.answer`.  State: keys as the last token sees them, and values."""
+        """Compute as `Scored.answer`. The state is keys as the last token sees them, and values."""
         q, k, v, mask, state, *_, gates = call
         if q is None or k is None or v is None or gates is None:
             raise ValueError("path needs queries, keys, values and gates at every call")
@@ -84,7 +82,7 @@ class Path(ScaledDot):
             rows, size = [], SHORT_CHUNK if readable(mask.valid) else CHUNK
             for own in zip(*(torch.split(x, size, 2) for x in (q, k, w, strength)), strict=True):
                 scores, past = carried(Chunk(*own), past)
-                rows.append(F.pad(scores, (0, total - scores.shape[3])))  # later keys: masked
+                rows.append(F.pad(scores, (0, total - scores.shape[3])))  # later keys are masked
             state = past.to(v.dtype), values
             return self.weigh(call, torch.cat(rows, 2), values, state, factor)
         ends = [*range(CHUNK, q.shape[2], CHUNK), q.shape[2]]
@@ -115,14 +113,14 @@ class Path(ScaledDot):
 def carried(
     chunk: Chunk, past: Float[Tensor, "B H S D"]
 ) -> tuple[Float[Tensor, "B H C S+C"], Float[Tensor, "B H S+C D"]]:
-    """Scores of a chunk against earlier keys and its own, and all keys as its last token sees them.
+    """Return the scores of a chunk against earlier keys and its own, and all keys as its last token sees them.
 
-    With M = (I + tril(diag(b) W W^T, -1))^-1 diag(b), the product of the tokens from b to a is
-    I - sum w_x M_xy w_y^T over b <= y <= x <= a.  What lies above the diagonal is not to be read.
+    With M = (I + tril(diag(b) W W^T, -1))^-1 diag(b), the product of the tokens from b to a is I - sum w_x M_xy w_y^T
+    over b <= y <= x <= a. Scores above the diagonal must not be read.
     """
     q, k, w, strength = chunk
     system = strength * (w @ w.transpose(-1, -2)).tril(-1)  # [B, H, C, C]
-    # M times what tokens have of keys before them, and of all earlier keys
+    # M is applied to w k^T for the earlier keys of the chunk (inner) and those before the chunk (outer)
     inner = strength * (w @ k.transpose(-1, -2)).tril(-1)
     outer = strength * (w @ past.transpose(-1, -2))  # [B, H, C, S]
     # the diagonal is taken as 1

@@ -1,31 +1,29 @@
 """Performer (FAVOR+): y = phi(q) (sum phi(k)^T v) / (phi(q) sum phi(k)^T), phi random.
 
-phi(x) = exp(w x - |x|^2 / 2) for M random directions w, x = q or k times D^(-1/4).  The mean of
-phi(q) phi(k) over w is e^(q k / sqrt(D)), so this approximates scaled-dot in linear time, with a
-state of constant size when decoding.  `kernel`:
+phi(x) = exp(w x - |x|^2 / 2) for M random directions w, x = q or k times D^(-1/4). The mean of phi(q) phi(k) over w is
+e^(q k / sqrt(D)), so this approximates scaled-dot in linear time, with a state of constant size in decoding. `kernel`:
 
 - `softmax`: as above.
 - `hyperbolic`: also exp(-w x - |x|^2 / 2), so 2 M features; less variance.
-- `relu`: relu(w x) + 0.001, or relu(x) + 0.001 without `features`.  Approximates nothing.
+- `relu`: relu(w x) + 0.001, or relu(x) + 0.001 without `features`. Approximates nothing.
 
-Directions are orthogonal in blocks of D (QR of a Gaussian block, with even signs) and have the
-lengths of fresh Gaussian vectors; they are a saved buffer.  `features` is M, by default
-int(D ln D).  `redraw_every: n` draws new ones at every n-th training call (0: never).  Draws follow
-from a saved seed and a saved count, so a resumed training meets the same ones.  They are fixed in
-evaluation.
+Directions are orthogonal in blocks of D (QR of a Gaussian block, with unbiased signs) and have the
+lengths of independent Gaussian vectors; they are a saved buffer. `features` is M, by default int(D ln D).
+`redraw_every: n` draws new directions at every n-th training call (0: never). Draws depend on a saved seed and a saved
+count, so a resumed training gets the same directions. They are fixed in evaluation.
 
-Stable without an added epsilon: the logarithms of each feature of the keys, |k|^2 / 2 included, are
-shifted by their largest (when causal, the largest so far, so that the future does not leak), and
-those of a query, with these shifts added, by their largest.
+Stable without an added epsilon: the logarithms of each feature of the keys, |k|^2 / 2 included, are shifted by their
+maximum (if causal, the maximum so far, so that the future does not leak), and those of a query, with these shifts
+added, by their maximum.
 
-Limits: no matrix of scores exists, so no position biases; weights trained with scaled-dot need
-fine-tuning.  Time T*M*(D + E) a head, memory T*(D + E) + M*E.
+Limits: no score matrix, so no position biases; weights trained with scaled-dot need fine-tuning. Time T*M*(D + E) per
+head, memory T*(D + E) + M*E.
 
-Source: Choromanski et al. 2021, "Rethinking Attention with Performers", lemma 1, theorem 2 and
-section 2.4; defaults of `features` and `redraw_every` as in performer-pytorch.
+Source: Choromanski et al. 2021, "Rethinking Attention with Performers", lemma 1, theorem 2 and section 2.4; defaults
+of `features` and `redraw_every` as in performer-pytorch.
 
-Worked number: D = 1, directions 0 and ln 2, q = 1, keys 0 and 1: phi(q) is (1, 2) up to a factor,
-phi(k) is (1, 1) and e^(-1/2) (1, 2), so the weights are as 3 to 5 e^(-1/2): .497294, .502706.
+Worked number: D = 1, directions 0 and ln 2, q = 1, keys 0 and 1: phi(q) is (1, 2) up to a factor, phi(k) is (1, 1) and
+e^(-1/2) (1, 2), so the weights are as 3 to 5 e^(-1/2): .497294, .502706.
 """
 
 import math
@@ -79,22 +77,22 @@ class Performer(Kernel):
         if features is None:
             return
         self.chunk = 32 if features <= 64 else 64
-        # on the CPU even where the model is built without storage, so that every build draws alike
+        # on the CPU even if the model is built on the meta device, so that every build draws the same
         seed = int(torch.randint(2**31, (), device="cpu"))
         self.register_buffer("seed", torch.tensor(seed))
         self.register_buffer("calls", torch.tensor(0))
         drawn = directions(features, width, seed)
         self.register_buffer("projection", torch.empty(features, width).copy_(drawn))
-        self._counted = (-1, 0, 0)  # version of `calls`, count, seed: spares reading the device
+        self._counted = (-1, 0, 0)  # version of `calls`, count, seed: avoids reading from the device
 
     def attend(self, *inputs: Any) -> Out:
-        """See `Kernel.attend`; a training call is counted."""
+        """Count a training call, and compute kernel attention."""
         if self.training and self.redraw_every and self.projection is not None:
             self._count(self.projection)
         return super().attend(*inputs)
 
     def maps(self) -> linear_attention.FeatureMaps:
-        """See `Kernel.maps`; a copy of directions that another call could replace."""
+        """Return the feature maps, with a copy of directions that another call could replace."""
         projection = self.projection
         if projection is not None and self.training and self.redraw_every:
             projection = projection.clone()  # `directions` are drawn in place
@@ -103,11 +101,11 @@ class Performer(Kernel):
         return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent, by_hand)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
-        """Features of the queries up to a factor each, or their logarithms as `phi_k`."""
+        """Return the features of the queries up to a factor per query, or their logarithms as in `phi_k`."""
         return self._along(q, self.projection)  # |q|^2 / 2 is one of the factors that cancel
 
     def phi_k(self, k: Tensor, valid: Tensor) -> Float[Tensor, "B H S M"]:
-        """Logarithms of the features of the keys; the relu kernel's features themselves."""
+        """Return the logarithms of the features of the keys, or for the relu kernel the features."""
         return self._map_k(self.projection, k)
 
     def _features(self, projection: Tensor) -> Features:
@@ -123,8 +121,8 @@ class Performer(Kernel):
         return along - half_norm
 
     def _along(self, x: Tensor, projection: Tensor | None) -> Tensor:
-        """w x for each direction (and -w x); for the relu kernel its features."""
-        scale: float = x.shape[-1] ** -0.25  # for q and for k: 1 / sqrt(D) in all
+        """Return w x for each direction (and -w x if hyperbolic), or for the relu kernel the features."""
+        scale: float = x.shape[-1] ** -0.25  # for q and for k: together 1 / sqrt(D)
         along = x * scale if projection is None else product(x, projection.to(x.dtype) * scale)
         if self.kernel == "relu":
             return F.relu(along) + RELU_FLOOR
@@ -133,7 +131,7 @@ class Performer(Kernel):
         return along
 
     def _count(self, projection: Tensor) -> None:
-        """Count a training call in the saved buffer, and draw where its turn has come."""
+        """Count a training call in the saved buffer, and redraw the directions if it is time."""
         version, count, seed = self._counted
         if version != self.calls._version:  # loaded, moved or new: read them from the device
             count, seed = int(self.calls), int(self.seed)
@@ -155,14 +153,14 @@ class Performer(Kernel):
 
 
 def directions(features: int, width: int, seed: int) -> Float[Tensor, "M D"]:
-    """M directions of D channels, orthogonal in blocks of D, with lengths of Gaussian vectors."""
+    """Return M directions of D channels, orthogonal in blocks of D, with lengths of Gaussian vectors."""
     generator = torch.Generator("cpu").manual_seed(seed)
     normal = partial(torch.randn, generator=generator, device="cpu")
     blocks = []
     for _ in range(-(-features // width)):
         orthogonal, upper = torch.linalg.qr(normal(width, width))
-        # QR alone fixes signs by the input (a first coordinate that is never positive, say), which
-        # biases the kernel: for D = 2 and q = k = (.5, 0) its mean was .82, not 1.28
+        # QR alone determines signs by the input (such as a first coordinate that is never positive), which biases the
+        # kernel: for D = 2 and q = k = (.5, 0) its mean was .82, not 1.28
         blocks.append(orthogonal * torch.where(upper.diagonal() < 0, -1.0, 1.0))
     lengths: Tensor = normal(features, width).norm(dim=1, keepdim=True)
     return torch.cat(blocks)[:features] * lengths

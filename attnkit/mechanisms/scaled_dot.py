@@ -1,10 +1,9 @@
 """Scaled dot product: A = softmax(q k^T / sqrt(D)).
 
-The attention of the Transformer.  Source: Vaswani et al. 2017, "Attention Is All You Need",
-equation 1.
+The attention of the Transformer. Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
 
-Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) score 0 and ln 3, so
-the weights are 1/4, 3/4.
+Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) score 0 and ln 3, so the weights are 1/4,
+3/4.
 """
 
 import math
@@ -17,15 +16,14 @@ from attnkit.mechanisms.dot import Dot
 
 
 class ScaledDot(Dot):
-    """softmax(q k^T / sqrt(D)) v; cost T*S*D.  For `key_heads` see `dot`."""
+    """softmax(q k^T / sqrt(D)) v; cost T*S*D. For `key_heads` see `dot`."""
 
     @property
     def scale(self) -> float:
-        """1 / sqrt(D)."""
         return float(self.shape.head_width**-0.5)
 
     def key_length(self) -> float:
-        """sqrt(D), which cancels the scale."""
+        """Return sqrt(D), which cancels the scale."""
         return math.sqrt(self.shape.head_width)
 
     @classmethod

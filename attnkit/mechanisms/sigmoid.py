@@ -1,14 +1,13 @@
 """Sigmoid attention: A = sigmoid(q k^T / sqrt(D) + b), each key weighed by itself.
 
-Rows do not sum to 1: a query may attend to nothing, or to every key at once.  `bias: log-n` is b =
--log n, with n the keys that the query may see, so that scores of 0 weigh each key 1 / (1 + n), near
-the average that a softmax begins with; `learned` is one number a head, at first -log of the longest
-sequence of the model; a number is that number.  The norm that the source puts behind the layer when
-it is deep is not part of it.  Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices
-for Sigmoid Self-Attention", equation 3 and section 3 (b = -log n).
+Rows do not sum to 1: a query may attend to nothing, or fully to every key. `bias: log-n` is b = -log n, with n the
+number of visible keys, so that scores of 0 give each key the weight 1 / (1 + n), near the average that a softmax
+begins with; `learned` is one number per head, initially -log of the maximum length of the model; a number is b itself.
+The norm that the source puts behind the layer in deep models is not included. Source: Ramapuram et al. 2024, "Theory,
+Analysis, and Best Practices for Sigmoid Self-Attention", equation 3 and section 3 (b = -log n).
 
-Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) score 0 and ln 3; n =
-2, so the weights are sigmoid(-ln 2) = 1/3 and sigmoid(ln 3 - ln 2) = 3/5.
+Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) score 0 and ln 3; n = 2, so the weights
+are sigmoid(-ln 2) = 1/3 and sigmoid(ln 3 - ln 2) = 3/5.
 """
 
 import math
@@ -26,7 +25,7 @@ from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks
 
 COUNTED = 256
-"""Queries of a long text whose keys are counted at once, which takes 8 bytes a pair."""
+"""Number of queries of a long sequence whose keys are counted at once, which takes 8 bytes per pair."""
 
 
 class Sigmoids(Weighing):
@@ -42,7 +41,7 @@ class Sigmoids(Weighing):
 
 
 class Sigmoid(ScaledDot):
-    """sigmoid(q k^T / sqrt(D) + b) v; cost T*S*D.  For `key_heads` see `dot`."""
+    """sigmoid(q k^T / sqrt(D) + b) v; cost T*S*D. For `key_heads` see `dot`."""
 
     normalised = False
     fuses_bias = True
@@ -58,11 +57,11 @@ class Sigmoid(ScaledDot):
             self.bias = nn.Parameter(torch.full((shape.heads,), -math.log(shape.max_length)))
 
     def log_n(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b 1 T 1"]:
-        """-log n of each query."""
-        return -self.keys_seen(mask).clamp_min(1).to(dtype).log().unsqueeze(-1)  # not log 0
+        """Return -log n of each query."""
+        return -self.keys_seen(mask).clamp_min(1).to(dtype).log().unsqueeze(-1)  # avoids log 0
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor | None:
-        """In chunks; a learned bias is one more channel of the queries, and 1 of the keys."""
+        """Compute in chunks; a learned bias is one more channel of the queries, with 1 in the keys."""
         if not in_chunks(q, k, v):
             return None
         offset = None
@@ -78,7 +77,6 @@ class Sigmoid(ScaledDot):
         return self.chunked(Sigmoids(), self.scale, (q,), (k,), v, mask, bias, offset=offset)
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
-        """sigmoid(scores + b), and 0 for keys that may not be seen."""
         allowed = self.allowed(mask)
         if isinstance(self.bias, Tensor):
             scores = scores + self.bias.to(scores.dtype)[:, None, None]

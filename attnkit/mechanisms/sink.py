@@ -1,20 +1,19 @@
 """Sink attention: A_ij = exp s_ij / (exp z + sum_j exp s_ij), s = q k^T / sqrt(D).
 
-One more logit z a head takes part in the softmax and has no value: a query that needs nothing
-gives its weight to the sink, so rows sum to less than 1.  `logit: learned` is one number a head, at
-first 0 (as in gpt-oss); `zero` fixes z = 0, the softmax "off by one" of Miller 2023.  With `window`
-a query sees the keys at most that far away, distances as in `local`, and the first `keep` tokens of
-the text, which attract the weight in models trained without a sink; `keep` counts only then.
+One more logit z per head takes part in the softmax and has no value: a query that needs nothing gives its weight to
+the sink, so rows sum to less than 1. `logit: learned` is one number per head, initially 0 (as in gpt-oss); `zero`
+fixes z = 0, the softmax "off by one" of Miller 2023. With `window` a query attends to the keys at most that far away
+(with distances as in `local`) and to the first `keep` tokens of the sequence, which attract the weight in models
+trained without a sink; without `window`, `keep` has no effect.
 
-A window is for self-attention; long sequences are then answered in blocks of queries against
-overlapping windows of keys, at the cost T*window*D, and a step of decoding reads the last window +
-1 keys and the first.  Without one, long sequences take torch's fused kernel, whose softmax sums are
-corrected by the sink: at 2,048 tokens 3.8 times as fast as the plain form.  Source: Xiao et al.
-2023, "Efficient Streaming Language Models with Attention Sinks", sections 3.2 and 3.3; OpenAI 2025,
-"gpt-oss-120b & gpt-oss-20b Model Card", section 2.2 (a learned bias in the denominator); Miller
-2023, "Attention Is Off By One".
+A window is for self-attention; long sequences are then computed in blocks of queries against overlapping windows of
+keys, at the cost T*window*D, and a decoding step reads the last window + 1 keys and the first keys. Without a window,
+long sequences use torch's fused kernel, whose softmax sums are corrected by the sink: at 2,048 tokens 3.8 times as
+fast as the plain form. Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", sections
+3.2 and 3.3; OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", section 2.2 (a learned bias in the denominator);
+Miller 2023, "Attention Is Off By One".
 
-Worked number: z = 0, three keys of score 0: each weighs 1/4.
+Worked number: z = 0, three keys of score 0: each has the weight 1/4.
 """
 
 from functools import partial
@@ -34,22 +33,22 @@ from attnkit.ops.grouped_heads import repeat_heads
 from attnkit.ops.sliding_window import SMALLEST, Band
 
 PLAIN_UP_TO = 32 * 32
-"""Scores a head up to which the plain products beat the fused kernel on a CPU."""
+"""Number of scores per head up to which plain products are faster than the fused kernel on a CPU."""
 
 
 class SunkSoftmax(torch.autograd.Function):
     """Attention with a sink by torch's fused kernel for the CPU.
 
-    Its backward pass takes the answers and the logarithms of the softmax sums; given those with the
-    sink, it yields the gradients with the sink.
+    Its backward pass takes the outputs and the logarithms of the softmax sums; given both with the sink, it returns
+    the gradients with the sink.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, z: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
-        """Heads of q, k, v [B, H, T or S, D] and logits z [H] -> [B, H, T, D]."""
+        """Return [B, H, T, D] of q, k, v [B, H, T or S, D] and logits z [H]."""
         y, logs = operator(FLASH)(q, k, v, is_causal=causal, attn_mask=bias)
         if bias is not None:
-            logs = logs.masked_fill((bias == -torch.inf).all(-1), -torch.inf)  # FLASH says 0
+            logs = logs.masked_fill((bias == -torch.inf).all(-1), -torch.inf)  # FLASH returns 0
         total = torch.logaddexp(logs, z.to(logs.dtype)[:, None].expand_as(logs))
         answers: Tensor = y * (logs - total).exp().unsqueeze(-1).to(y.dtype)
         ctx.causal = causal
@@ -61,13 +60,13 @@ class SunkSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, z, y, total, *bias = ctx.saved_tensors
         grads = operator(FLASH_BACKWARD)(grad, q, k, v, y, total, 0.0, ctx.causal, attn_mask=bias[0] if bias else None)
-        share = (z.to(total.dtype)[:, None] - total).exp()  # what the sink takes
+        share = (z.to(total.dtype)[:, None] - total).exp()  # weight of the sink
         to_z = -(share * (grad * y).sum(-1)).sum((0, 2))  # dy / dz = -share y
         return (*grads, to_z.to(z.dtype), None, None)
 
 
 class Sink(ScaledDot):
-    """Softmax with a sink; cost T*S*D, or T*window*D.  For `key_heads` see `dot`."""
+    """Softmax with a sink; cost T*S*D, or T*window*D. For `key_heads` see `dot`."""
 
     normalised = False
     given = {
@@ -95,27 +94,27 @@ class Sink(ScaledDot):
         self.keep = at_least("sink", "keep", keep, 0)
 
     def sink(self, like: Tensor) -> Float[Tensor, " H"]:
-        """The logits of the sinks."""
+        """Return the logits of the sinks."""
         if self.logit is None:
             return like.new_zeros(self.shape.heads)
         return self.logit.to(torch.promote_types(like.dtype, torch.float32))
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"] | None:
-        """The visible keys, within the window or among the first `keep`."""
+        """Return the visible keys within the window or among the first `keep`."""
         if self.window is None:
             return super().allowed(mask)
         q_pos, k_pos = mask.q_pos[:, None, :, None], mask.k_pos[:, None, None, :]
         return mask.dense() & (((q_pos - k_pos).abs() <= self.window) | (k_pos < self.keep))
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
-        """Softmax over the keys that may be seen and the sink, without its column."""
+        """Compute the softmax over the allowed keys and the sink, without the column of the sink."""
         allowed = self.allowed(mask)
         if allowed is not None:
             scores = scores.masked_fill(~allowed, -torch.inf)
         return with_sink(scores, self.sink(scores))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """The fused kernel or, with a window, blocks of queries and few keys for a step."""
+        """Use the fused kernel or, with a window, blocks of queries and few keys for a decoding step."""
         queries, keys = q.shape[2], k.shape[2]
         if v.shape[3] != q.shape[3]:
             return None  # for `weights`: the values are the identity
@@ -135,12 +134,12 @@ class Sink(ScaledDot):
         return y
 
     def _near(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """With a window: blocks for a long sequence, a few keys for a step of decoding."""
+        """Compute with a window: a long sequence in blocks, a decoding step from a few keys."""
         assert self.window is not None
         queries, keys = q.shape[2], k.shape[2]
         if mask.causal and queries == 1 and mask.layout == "packed":
             first = keys - 1 - self.window
-            if first <= self.keep:  # the window reaches the first keys: nothing is spared
+            if first <= self.keep:  # the window reaches the first keys: nothing is saved
                 return None
             k, v = (torch.cat((x[:, :, : self.keep], x[:, :, first:]), 2) for x in (k, v))
             return mix(with_sink(self.scores(q, k, mask), self.sink(q)).to(v.dtype), v)
@@ -153,10 +152,10 @@ class Sink(ScaledDot):
     def _blocks(
         self, causal: bool, valid: Bool[Tensor, "b T"], q: Tensor, k: Tensor, v: Tensor
     ) -> Float[Tensor, "B H T D"]:
-        """Rows without pads before their tokens: their columns are positions."""
+        """Compute rows without padding before their tokens, so that columns are positions."""
         assert self.window is not None
         length, keep = q.shape[2], self.keep
-        k, v = (repeat_heads(x, q.shape[1]).contiguous() for x in (k, v))  # one layout: products round alike
+        k, v = (repeat_heads(x, q.shape[1]).contiguous() for x in (k, v))  # one memory layout: products round alike
         band = Band.of(self.window, length, causal=causal)
         spare = -length % band.step
         around = (0, 0, band.before, spare + band.after)
@@ -168,7 +167,7 @@ class Sink(ScaledDot):
         scale = q.shape[-1] ** -0.5
         near = ((blocks * scale) @ near_k).masked_fill(~(inside & real), -torch.inf)
         rows = torch.arange(length, device=q.device)[:, None]
-        beyond = (rows - rows[:keep, 0]).abs() > self.window  # or they would count twice
+        beyond = (rows - rows[:keep, 0]).abs() > self.window  # otherwise they would count twice
         beyond = beyond & ((rows > rows[:keep, 0]) if causal else True)
         first = dot_scores(q * scale, k[:, :, :keep])  # [B, H, T, keep]
         first = first.masked_fill(~(beyond & valid[:, None, None, :keep]), -torch.inf)
@@ -188,6 +187,6 @@ class Sink(ScaledDot):
 
 
 def with_sink(scores: Float[Tensor, "b H T S"], logit: Float[Tensor, " H"]) -> Float[Tensor, "b H T S"]:
-    """Softmax of scores (-inf: not seen) beside one more logit, whose column is left out."""
+    """Return the softmax of scores (-inf: hidden) and one more logit, without the column of that logit."""
     column = logit.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
     return torch.cat((scores, column), -1).softmax(-1)[..., :-1]

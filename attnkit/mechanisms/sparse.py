@@ -1,12 +1,11 @@
 """Sparse attention: A = softmax(q k^T / sqrt(D)) over |i - j| <= rate or |i - j| mod rate = 0.
 
-The union of `local` with window = rate and `atrous`: dense nearby, every `rate`-th token far off;
-distances are between real tokens.  One softmax goes over both sets, and a pair that lies in both
-counts once.  Source: Su 2019, "Born to be saving" (spaces.ac.cn/archives/6853), after Child et al.
-2019, "Generating Long Sequences with Sparse Transformers".
+The union of `local` with window = rate and `atrous`: dense nearby, every `rate`-th token farther away; distances are
+between real tokens. One softmax covers both sets, and a pair in both counts once. Source: Su 2019, "Born to be saving"
+(spaces.ac.cn/archives/6853), after Child et al. 2019, "Generating Long Sequences with Sparse Transformers".
 
-Worked number: with rate 3, eight tokens allow 48 pairs, 28 of them causal; with all scores equal
-the eighth token causally gives 1/5 to the tokens 2, 5, 6, 7, 8.
+Worked number: with rate 3, eight tokens allow 48 pairs, 28 of them causal; with a causal mask and all scores equal the
+eighth token gives 1/5 to the tokens 2, 5, 6, 7, 8.
 """
 
 import torch

@@ -1,16 +1,16 @@
 """Stick-breaking attention: A_ij = b_ij prod_(j<m<i) (1 - b_im), b_ij = sigmoid(q_i k_j / sqrt(D)).
 
-Each query breaks a stick of length 1, from the nearest key back: a key gets the share b of what is
-left.  So near keys come first without any encoding of positions, and what is left in the end goes
-to no key: rows sum to at most 1.  A query sees the keys before it, and with `include_self` its own
-too; the first token sees none and answers zero.  Products are sums of logarithms.
+Each query breaks a stick of length 1, from the nearest key back: a key gets the share b of what is left. So near keys
+come first without any position encoding, and what is left at the end goes to no key: rows sum to at most 1. A query
+attends to the keys before it, and with `include_self` to its own too; the first token attends to none and its output
+is zero. Products are sums of logarithms.
 
-Decoder only, as the order of breaking is that of the past.  No norm follows it here.  Source: Tan
-et al. 2025, "Scaling Stick-Breaking Attention: An Efficient Implementation and In-depth Study",
-equations 1 and 2; `include_self` as in its released code (attend_current).
+Decoder only, as the stick is broken from the nearest past key back. No norm follows it here. Source: Tan et al. 2025,
+"Scaling Stick-Breaking Attention: An Efficient Implementation and In-depth Study", equations 1 and 2; `include_self`
+as in its released code (attend_current).
 
-Worked number: all scores 0, so b = 1/2: the fourth query weighs the three before it 1/8, 1/4, 1/2,
-and with `include_self` itself 1/2 and those 1/16, 1/8, 1/4.
+Worked number: all scores 0, so b = 1/2: the fourth query gives the three tokens before it the weights 1/8, 1/4, 1/2;
+with `include_self` its own is 1/2 and theirs 1/16, 1/8, 1/4.
 """
 
 from collections.abc import Sequence
@@ -28,20 +28,20 @@ from attnkit.ops.linear_attention import widest
 from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks
 
 STRAIGHT = 40.0
-"""From this score on, log(1 + e^s) is s to the last digit of float64."""
+"""Minimum score at which log(1 + e^s) equals s to the last digit of float64."""
 
 
 class StickWeights(torch.autograd.Function):
     """exp(log b_ij - sum over nearer m of r_im), r_im = log(1 + e^s_im) = -log(1 - b_im).
 
-    The gradient by s_im is that of its own weight, less b_im times the sum of those of key m and of
-    all keys farther away.
+    With G_ij the gradient of the weight A_ij, the gradient of s_im is G_im A_im - b_im sum over j of G_ij A_ij, where
+    j is key m and all keys farther away.
     """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, hidden: Tensor) -> Tensor:
         rest = F.softplus(scores, threshold=STRAIGHT).masked_fill_(hidden, 0)
-        nearer = rest.flip(-1).cumsum_(-1).flip(-1)  # sums from the near end lose no digits
+        nearer = rest.flip(-1).cumsum_(-1).flip(-1)  # summed from the nearest key, so that no digits are lost
         weights = F.softplus(-scores, threshold=STRAIGHT).neg_()  # log b, exact for any score
         weights[..., :-1] -= nearer[..., 1:]
         weights.exp_().masked_fill_(hidden, 0)
@@ -58,7 +58,7 @@ class StickWeights(torch.autograd.Function):
 
 
 class Shares(Weighing):
-    """b_ij prod (1 - b_im), chunk by chunk; a key that is hidden has b = 0."""
+    """b_ij prod (1 - b_im), chunk by chunk; a hidden key has b = 0."""
 
     tensors, bears_empty = 2, True
 
@@ -70,14 +70,14 @@ class Shares(Weighing):
         return weights.flip(-1), share
 
     def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
-        """See `StickWeights`."""
+        """Compute the gradient as in `StickWeights`."""
         weights, share = kept
         own = grad.mul_(weights)
         return [own.addcmul(own.cumsum(-1), share, value=-1)]
 
 
 class StickBreaking(ScaledDot):
-    """Shares of what nearer keys leave; cost T*S*D.  For `key_heads` see `dot`."""
+    """Shares of what nearer keys leave; cost T*S*D. For `key_heads` see `dot`."""
 
     encoder = False
     cross = False
@@ -91,27 +91,25 @@ class StickBreaking(ScaledDot):
         self.include_self = include_self
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"]:
-        """The keys before the query, its own if `include_self`."""
+        """Return the keys before the query, and its own if `include_self`."""
         if self.include_self:
             return mask.dense()
         earlier = mask.k_pos[:, None, None, :] < mask.q_pos[:, None, :, None]
         return earlier & mask.valid[:, None, None, :]
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor | None:
-        """In chunks, by products."""
+        """Compute in chunks, by products."""
         if not in_chunks(q, k, v):
             return None
         return self.chunked(Shares(), self.scale, (q,), (k,), v, mask, bias)
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
-        """exp(log b_ij + sum of log (1 - b_im) over the nearer keys)."""
         scores = scores.to(widest(scores.dtype))
         weights: Tensor = StickWeights.apply(scores, ~self.allowed(mask))  # type: ignore[no-untyped-call]
         return weights
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`; without and with the query's own key."""
         maps = []
         for include_self in (False, True):
             mechanism = cls(Shape(1, 1, 4), include_self=include_self)

@@ -1,20 +1,17 @@
 """Dense Synthesizer: A = softmax(B), B = relu(q) W2 + b2: each token writes its own row of scores.
 
-There are no keys: row i depends on token i only.  With `layers: 2` (the source) q = x W1 + b1 and B
-= relu(q) W2 + b2; with `layers: 1` B = q W, which is affine in x, not linear, as q = x W1 + b1
-keeps its bias.  Its scores then have a rank of at most D, the head width (with two layers at most D
-+ 1), however many positions N there are.  W, W1, W2, b1 and b2 belong to a head.  `reads: layer`
-takes x to be the whole input of the layer, so `layer.q` is the first layer (the released code);
-with `reads: slice` a head reads its own D columns of it.  N is `data.max_length` + 1 (twice that in
-a model of shape decoder); a longer sequence is refused.  Parameters per head beyond the values: D W
-+ D N, or D^2 + D N.  At width 512, 6 + 6 layers, 8 heads and N = 256, where plain attention has
-67M, that makes 65M or 62M, and the source reports 62M: it reads slices.  Source: Tay et al. 2021,
-"Synthesizer: Rethinking Self-Attention in Transformer Models", "Dense Synthesizer"; one matrix: Su
-2020 (spaces.ac.cn/archives/7430).
+There are no keys: row i depends on token i only. With `layers: 2` (the source) q = x W1 + b1 and B = relu(q) W2 + b2;
+with `layers: 1` B = q W, which is affine in x, not linear, as q = x W1 + b1 keeps its bias. Its scores then have a
+rank of at most D, the head width (with two layers at most D + 1), whatever the number of positions N. W, W1, W2, b1
+and b2 belong to a head. With `reads: layer` x is the whole input of the layer, so `layer.q` is the first layer (the
+released code); with `reads: slice` a head reads its own D columns of it. N is `data.max_length` + 1 (twice that in a
+model of shape decoder); longer sequences are refused. Parameters per head beyond the values: D W + D N for a model
+width W, or D^2 + D N for slices. At width 512, 6 + 6 layers, 8 heads and N = 256, where plain attention has 67M, that
+makes 65M or 62M, and the source reports 62M: it reads slices. Source: Tay et al. 2021, "Synthesizer: Rethinking
+Self-Attention in Transformer Models", "Dense Synthesizer"; one matrix: Su 2020 (spaces.ac.cn/archives/7430).
 
-Worked number: D = 2, q = (1, -1), W2 = rows (0, ln 3), (5, 5), b2 = 0 give the scores (0, ln 3),
-because relu drops -1, and the weights 1/4, 3/4; `layers: 1` gives the scores (-5, ln 3 - 5) and the
-same weights.
+Worked number: D = 2, q = (1, -1), W2 = rows (0, ln 3), (5, 5), b2 = 0 give the scores (0, ln 3), because relu drops
+-1, and the weights 1/4, 3/4; `layers: 1` gives the scores (-5, ln 3 - 5) and the same weights.
 """
 
 import math
@@ -52,7 +49,7 @@ class SynthesizerDense(PositionScored):
         self.bias = nn.Parameter(torch.zeros(size[0], size[2])) if layers == 2 else None
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
-        """Columns of relu(q) W2 + b2, or of q W, at the positions of the keys."""
+        """Return the columns of relu(q) W2 + b2, or of q W, at the positions of the keys."""
         q = self.first(q)
         limit = self.weight.shape[2]
         check_length(mask, limit, "synthesizer-dense")
@@ -63,7 +60,6 @@ class SynthesizerDense(PositionScored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`; two layers, then one."""
         maps = []
         for layers in (2, 1):
             mechanism = cls(Shape(heads=1, head_width=2, max_length=2), layers=layers).double()

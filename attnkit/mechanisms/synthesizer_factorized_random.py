@@ -1,13 +1,11 @@
 """Factorized Random Synthesizer: A = softmax(R1 R2^T), R1 and R2 tables N x k per head.
 
-A Random Synthesizer whose table has rank k at most.  `rank` is k, 8 in the source; `scale` is the
-standard deviation of the table at the start, as in synthesizer-random.  N is
-`data.max_length` + 1 (twice that in a model of shape decoder); a longer sequence is refused.
-Parameters per head beyond the values: 2 N k.  Source: Tay et al. 2021, "Synthesizer: Rethinking
-Self-Attention in Transformer Models", "Factorized Random".
+A Random Synthesizer whose table has a rank of at most k. `rank` is k, 8 in the source; `scale` is the standard
+deviation of the table at initialisation, as in synthesizer-random. N is `data.max_length` + 1 (twice that in a model
+of shape decoder); longer sequences are refused. Parameters per head beyond the values: 2 N k. Source: Tay et al. 2021,
+"Synthesizer: Rethinking Self-Attention in Transformer Models", "Factorized Random".
 
-Worked number: k = 1, R1 = (1, 2), R2 = (0, ln 3) give the second row of scores (0, 2 ln 3), so the
-weights 1/10, 9/10.
+Worked number: k = 1, R1 = (1, 2), R2 = (0, ln 3) give the second row of scores (0, 2 ln 3), so the weights 1/10, 9/10.
 """
 
 import math
@@ -31,13 +29,12 @@ class SynthesizerFactorizedRandom(PositionScored):
         super().__init__(shape)
         word = "synthesizer-factorized-random"
         size = (shape.heads, shape.max_length, at_least(word, "rank", rank))
-        # the sum of k products has the scale
+        # so that the sum of k products has this scale
         each = (above(word, "scale", scale) / rank**0.5) ** 0.5
         self.rows = nn.Parameter(torch.randn(size) * each)
         self.columns = nn.Parameter(torch.randn(size) * each)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
-        """R1 R2^T at the positions of queries and keys."""
         check_length(mask, self.rows.shape[1], "synthesizer-factorized-random")
         keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
         if aligned(mask, self.rows.shape[1]):

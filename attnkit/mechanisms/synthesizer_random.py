@@ -1,15 +1,13 @@
 """Random Synthesizer: A = softmax(R), R an N x N table per head, indexed by position.
 
-Neither queries nor keys exist: the map is the same for every sentence.  R is trained, or with
-`trainable: false` stays as drawn (the source's Fixed Random: a saved buffer, not a parameter).
-Both start alike: independent Gaussians with the standard deviation `scale`.  At 0.02 the rows start
-almost uniform, so a fixed table averages; at 1 it weighs positions at random.
-N is `data.max_length` + 1 (twice that in a model of shape decoder); a longer sequence is refused.
-Parameters per head beyond the values: N^2, or none.  Source: Tay et al. 2021, "Synthesizer:
-Rethinking Self-Attention in Transformer Models", "Random Synthesizer"; its scale is not published.
+There are no queries and no keys: the map is the same for every sequence. R is trained, or with `trainable: false`
+stays as drawn (the source's Fixed Random: a saved buffer, not a parameter). Both are initialised alike, from Gaussians
+with the standard deviation `scale`. At 0.02 the rows start almost uniform, so a fixed table averages; at 1 it weights
+positions at random. N is `data.max_length` + 1 (twice that in a model of shape decoder); longer sequences are refused.
+Parameters per head beyond the values: N^2, or none. Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention
+in Transformer Models", "Random Synthesizer"; its scale is not published.
 
-Worked number: a row of R that begins (0, ln 3) gives the second query of a causal decoder the
-weights 1/4, 3/4.
+Worked number: a row of R that begins (0, ln 3) gives the second query of a causal decoder the weights 1/4, 3/4.
 """
 
 import math
@@ -22,7 +20,7 @@ from attnkit.attention import Mask, Shape, above, one_head
 from attnkit.attention.position_tables import PositionScored, check_length, entries
 
 LEAST = 1e-3
-"""Weight, in multiples of the uniform one, of pairs of positions for which a map has less."""
+"""Minimum weight of a pair of positions in `adopt_maps`, in multiples of the uniform weight."""
 
 
 class SynthesizerRandom(PositionScored):
@@ -44,12 +42,12 @@ class SynthesizerRandom(PositionScored):
             self.register_buffer("table", table)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
-        """Rows and columns of R by position, so that caches and left padding are exact."""
+        """Return rows and columns of R by position, so that caches and left padding are exact."""
         check_length(mask, self.table.shape[1], "synthesizer-random")
         return entries(self.table, mask)
 
     def adopt_maps(self, maps: Float[Tensor, "H N N"]) -> None:
-        """R = log of the maps, so that its softmax gives them."""
+        """Set R to the logarithm of the maps, whose softmax they are."""
         with torch.no_grad():
             self.table.copy_(maps.clamp_min(LEAST).log())
 
