@@ -32,7 +32,7 @@ mechanisms/sink.py: first = keys - 1 - self.window => first = keys - self.window
 # mechanisms/test_stick_breaking.py mechanisms/test_entmax.py
 mechanisms/stick_breaking.py: return own.sub_(shared) => return own.sub_(shared - own)
 mechanisms/stick_breaking.py: mul_(scores.sigmoid()) => mul_(weights)
-mechanisms/entmax.py: NEWTON, HALVINGS = 16, => NEWTON, HALVINGS = 3,
+mechanisms/entmax.py: NEWTON, BISECTIONS = 16, => NEWTON, BISECTIONS = 3,
 mechanisms/entmax.py: derivative = weights.sqrt() => derivative = weights
 # attention/test_blocks.py
 ops/recomputed_blocks.py: torch.set_rng_state(cpu) => pass
@@ -60,7 +60,7 @@ attention/scored.py: else scores + bias => else scores
 # layers
 layers/positions.py: first * cos - second * sin => first * cos + second * sin
 layers/positions.py: -8.0 * steps => -4.0 * steps
-layers/positions.py: math.log(self.longest / near) => math.log(self.longest)
+layers/positions.py: math.log(self.max_distance / near) => math.log(self.max_distance)
 # layers models
 layers/positions.py: math.log(10000.0) => math.log(1000.0)
 # search

@@ -63,7 +63,7 @@ def one_head(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
     return torch.tensor(rows, dtype=torch.float64)[None, None]
 
 
-READ = {"q": "q", "k": "k", "v": "v", "g": "gates"}
+CALL_FIELDS = {"q": "q", "k": "k", "v": "v", "g": "gates"}
 """Letter of `Attention.uses` -> field of `AttentionCall`."""
 
 
@@ -132,13 +132,13 @@ class Attention(nn.Module, ABC):
         # number of projections per head; further ones are appended along the head dimension
         self.query_sets = self.key_sets = self.value_sets = 1
 
-    def forward(self, *given: Any, **named: Any) -> Out:
+    def forward(self, *args: Any, **kwargs: Any) -> Out:
         """Append k and v to the state, then compute the output of q, for any T >= 1.
 
         The arguments are the fields of `AttentionCall`. With k = v = None the output is computed from the state alone
         (cross attention in decoding).
         """
-        return self.answer(AttentionCall(*given, **named))
+        return self.answer(AttentionCall(*args, **kwargs))
 
     def answer(self, call: AttentionCall) -> Out:
         """Compute `forward`; subclasses implement it."""
@@ -216,7 +216,7 @@ class Unscored(Attention):
         if self.whole_sequences and call.state is not None:
             raise ValueError(f"{name} answers whole sequences: it takes no state")
         cached = "kv" if self.cross and call.state is not None else ""
-        for letter, kind in READ.items():
-            if letter in self.uses and letter not in cached and getattr(call, kind) is None:
-                raise ValueError(f"{name} needs {kind} with this call")
+        for letter, field in CALL_FIELDS.items():
+            if letter in self.uses and letter not in cached and getattr(call, field) is None:
+                raise ValueError(f"{name} needs {field} with this call")
         return self.attend(*call[:5], call.gates)  # type: ignore[arg-type]

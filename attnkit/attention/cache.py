@@ -31,7 +31,7 @@ class Buffer:
         return view
 
 
-def rows_of(state: State) -> int:
+def batch_size(state: State) -> int:
     """Return the batch size of a state that is not None."""
     while not isinstance(state, Tensor):
         state = next(part for part in state if part is not None)
@@ -49,9 +49,9 @@ def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
         if not room or not hasattr(state, "buffer"):
             return state.index_select(0, rows)
         heads, length, width = state.shape[1:]
-        chosen = Buffer(state.new_empty((len(rows), heads, length + room, width))).cache(length)
-        torch.index_select(state, 0, rows, out=chosen)  # straight into the buffer
-        return chosen
+        selected = Buffer(state.new_empty((len(rows), heads, length + room, width))).cache(length)
+        torch.index_select(state, 0, rows, out=selected)  # straight into the buffer
+        return selected
     parts = [reorder(part, rows, room) for part in state]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
@@ -67,13 +67,13 @@ def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
     if old is None:
         return new
     length = old.shape[2]
-    recorded = torch.is_grad_enabled() and (old.requires_grad or new.requires_grad)
+    needs_grad = torch.is_grad_enabled() and (old.requires_grad or new.requires_grad)
     buffer: Buffer | None = getattr(old, "buffer", None)
-    tip = buffer is not None and buffer.claimed == length and buffer.whole.shape[2] >= total
-    if recorded or (not tip and total <= GROWTH):
-        both = torch.cat((old, new), 2)
-        return both if recorded else Buffer(both).cache(total)  # `reorder` may add room
-    if buffer is None or not tip:
+    writable = buffer is not None and buffer.claimed == length and buffer.whole.shape[2] >= total
+    if needs_grad or (not writable and total <= GROWTH):
+        joined = torch.cat((old, new), 2)
+        return joined if needs_grad else Buffer(joined).cache(total)  # `reorder` may add room
+    if buffer is None or not writable:
         room = total + max(GROWTH, total // 2)  # grows by half, so that all copies together are O(T)
         buffer = Buffer(new.new_empty((*old.shape[:2], room, old.shape[3])))
         buffer.whole[:, :, :length] = old

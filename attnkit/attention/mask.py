@@ -126,9 +126,9 @@ def with_pads_last(answer: Callable[..., Tensor], mask: Mask, *parts: Tensor) ->
     order = pads_last(mask)
     if order is None:
         return answer(mask.valid, *parts)
-    moved = (gather_columns(x, order) for x in parts)
-    back = order.argsort(1)  # the inverse permutation
-    return gather_columns(answer(mask.valid.gather(1, order), *moved), back)
+    reordered = (gather_columns(x, order) for x in parts)
+    inverse = order.argsort(1)
+    return gather_columns(answer(mask.valid.gather(1, order), *reordered), inverse)
 
 
 def gather_columns(x: Float[Tensor, "B H S D"], columns: Int[Tensor, "b S"]) -> Float[Tensor, "B H S D"]:

@@ -42,10 +42,10 @@ def aligned(mask: Mask, limit: int) -> bool:
         return False
     columns = torch.arange(keys)  # readable positions are on a CPU
     hidden = ~mask.valid
-    in_place = (k_pos == columns) | hidden
-    asked = slice(mask.start, mask.start + queries)
-    own = (mask.q_pos == columns[asked]) | hidden[:, asked]
-    return bool(in_place.all() and own.all())
+    keys_in_place = (k_pos == columns) | hidden
+    query_columns = slice(mask.start, mask.start + queries)
+    queries_in_place = (mask.q_pos == columns[query_columns]) | hidden[:, query_columns]
+    return bool(keys_in_place.all() and queries_in_place.all())
 
 
 def check_length(mask: Mask, limit: int, word: str) -> None:
@@ -70,9 +70,9 @@ def entries(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S
     if aligned(mask, table.shape[1]):
         keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
         return table[None, :, mask.start : mask.start + queries, :keys]  # [1, H, T, S], a view
-    wide = position_count(mask, table.shape[1])
-    index = mask.q_pos[:, :, None] * wide + mask.k_pos[:, None, :]  # [b, T, S], into a flat table
-    return rows_at(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)  # [b, H, T, S]
+    count = position_count(mask, table.shape[1])
+    index = mask.q_pos[:, :, None] * count + mask.k_pos[:, None, :]  # [b, T, S], into a flat table
+    return rows_at(table[:, :count, :count].flatten(1), index).transpose(0, 1)  # [b, H, T, S]
 
 
 def rows_at(table: Float[Tensor, "H N ..."], positions: Int[Tensor, "b ..."]) -> Tensor:

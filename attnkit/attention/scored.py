@@ -111,8 +111,8 @@ class Scored(Attention):
                 mask.part(chunk.queries.start, chunk.queries.stop, chunk.seen.stop).of_rows(chunk.rows)
             )
 
-        alike = all(len(x) == 1 for x in mask[:3])
-        hidden = Hidden(allowed, alike, causal, offset)
+        same_for_rows = all(len(x) == 1 for x in mask[:3])
+        hidden = Hidden(allowed, same_for_rows, causal, offset)
         bias = None if bias is None else bias.expand(-1, -1, queries, v.shape[2])
         return chunked_mix(weighing, hidden, scale, q, keys, values, bias, parameter)
 
@@ -133,8 +133,8 @@ class Scored(Attention):
 
     def answer(self, call: AttentionCall) -> Out:
         q, k, v, mask, state, prior, *_ = call
-        chosen = self.modifiers
-        if chosen.key_norm and k is not None:
+        options = self.modifiers
+        if options.key_norm and k is not None:
             k = F.normalize(k, dim=-1) * self.key_length()
         k = None if k is None else self.cached_keys(k)  # before caching: once per key
         keys, values, state = self._extend_cache(k, v, state, mask.valid.shape[1])
@@ -142,9 +142,9 @@ class Scored(Attention):
         factor = self._factor(mask, values.dtype)
         if factor is not None and self.homogeneous and q is not None:  # keeps `fused` usable
             q, factor = q * factor, None
-        noisy = self.noise > 0 or (self.training and chosen.attention_dropout > 0)
+        noisy = self.noise > 0 or (self.training and options.attention_dropout > 0)
         # not supported by fused kernels
-        plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
+        plain = noisy or options.residual_scores or options.logit_cap is not None
         plain = plain or not (prior is factor is None) or (bias is not None and not self.fuses_bias)
         if not plain and q is not None and keys is not None:
             y = self.fused(q, keys, values, mask, *(() if bias is None else (bias,)))
@@ -158,16 +158,16 @@ class Scored(Attention):
         # at least 2 queries: `allowed` takes a single query of a packed mask for the last token
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // per_query)
         # keys behind the last query of a causal block are hidden from the whole block
-        behind, blocks = mask.causal and queries == values.shape[2], list[RowBlock]()
+        hide_later_keys, blocks = mask.causal and queries == values.shape[2], list[RowBlock]()
         for first in reversed(range(0, queries, size)):  # most keys first: later blocks fit into freed memory
             last = min(first + size, queries)
-            blocks.append(RowBlock(first, last, last if behind else values.shape[2]))
+            blocks.append(RowBlock(first, last, last if hide_later_keys else values.shape[2]))
 
         def weights(block: RowBlock, read: Sequence[Tensor | None]) -> Tensor:
             return self._block_weights(mask, block, read, factor)
 
-        given = q, keys, values, bias
-        return Out(recomputed(weights, blocks, given, self), state)
+        inputs = q, keys, values, bias
+        return Out(recomputed(weights, blocks, inputs, self), state)
 
     def in_blocks(self, call: AttentionCall, queries: int, keys: int) -> bool:
         """Return whether the sequence is so long that its queries are computed in blocks."""
@@ -185,8 +185,8 @@ class Scored(Attention):
         mask = mask.part(*block)
         factor = None if factor is None else factor[:, :, block.first : block.last]
         raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
-        own = AttentionCall(q, keys, values, mask, bias=bias)
-        return self._weights(own, raw_scores, values, factor)[0]
+        block_call = AttentionCall(q, keys, values, mask, bias=bias)
+        return self._weights(block_call, raw_scores, values, factor)[0]
 
     def weigh(
         self,
@@ -210,29 +210,29 @@ class Scored(Attention):
         factor: Tensor | None,
     ) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T S"]]:
         """Return the weights and the running sum of scores; `values` only give shape and dtype."""
-        mask, prior, bias, chosen = call.mask, call.prior, call.bias, self.modifiers
-        own = raw_scores.chunk(2, 1)[0] if self.corrected else raw_scores
-        total = own if factor is None else own * factor
-        if chosen.logit_cap is not None:
-            total = chosen.logit_cap * (total / chosen.logit_cap).tanh()
-        if prior is not None and prior.shape[1] != own.shape[1]:
+        mask, prior, bias, options = call.mask, call.prior, call.bias, self.modifiers
+        own_scores = raw_scores.chunk(2, 1)[0] if self.corrected else raw_scores
+        total = own_scores if factor is None else own_scores * factor
+        if options.logit_cap is not None:
+            total = options.logit_cap * (total / options.logit_cap).tanh()
+        if prior is not None and prior.shape[1] != own_scores.shape[1]:
             raise UsageError(
                 f"residual_scores: the layer before has {prior.shape[1]} maps of scores, this one "
-                f"{own.shape[1]}; choose it for layers with one mechanism"
+                f"{own_scores.shape[1]}; choose it for layers with one mechanism"
             )
         total = total if prior is None else total + prior
         noise = self.noise
-        if noise > 0 or (self.training and chosen.attention_dropout > 0):
+        if noise > 0 or (self.training and options.attention_dropout > 0):
             # scores that depend only on positions are one matrix for all rows, but random draws differ by row
             total = total.expand(values.shape[0], -1, -1, -1)
         # input of the softmax: the running sum or its mean, plus bias and noise
-        scores = total / (self.shape.depth + 1) if chosen.residual_scores == "mean" else total
+        scores = total / (self.shape.depth + 1) if options.residual_scores == "mean" else total
         scores = scores if bias is None else scores + bias
         if noise > 0:
             scores = scores + torch.randn_like(scores) * noise
         weights = self.normalise(scores, mask, raw_scores).to(values.dtype)  # `normalise` may use float32
-        if self.training and chosen.attention_dropout > 0:
-            weights = F.dropout(weights, chosen.attention_dropout)
+        if self.training and options.attention_dropout > 0:
+            weights = F.dropout(weights, options.attention_dropout)
         return weights, total
 
     @property

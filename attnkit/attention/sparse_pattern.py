@@ -59,13 +59,13 @@ class Pattern(Scored):
 
     def keys_seen(self, mask: Mask) -> Int[Tensor, "b 1 T"]:
         """Count allowed keys from the positions, which run from 0 without gaps."""
-        seen = self._behind(mask.q_pos)
+        seen = self._count_distances(mask.q_pos)
         if not mask.causal:
             last = mask.valid.sum(1, keepdim=True) - 1
-            seen = seen + self._behind((last - mask.q_pos).clamp_min(0)) - 1  # itself once
+            seen = seen + self._count_distances((last - mask.q_pos).clamp_min(0)) - 1  # itself once
         return seen.unsqueeze(1)
 
-    def _behind(self, position: Int[Tensor, "b T"]) -> Int[Tensor, "b T"]:
+    def _count_distances(self, position: Int[Tensor, "b T"]) -> Int[Tensor, "b T"]:
         """Return the number of distances in the pattern from 0 to `position`."""
         near = position.clamp_max(self.window) + 1
         if self.rate is None:
@@ -84,8 +84,8 @@ class Pattern(Scored):
                 return None
             return F.scaled_dot_product_attention(q, k, v, self.allowed(mask))
         last = mask.k_pos[:, -queries:]
-        known = mask.layout != "any" or (readable(last) and torch.equal(mask.q_pos, last))
-        if queries < keys and not known:
+        in_place = mask.layout != "any" or (readable(last) and torch.equal(mask.q_pos, last))
+        if queries < keys and not in_place:
             return None
         if queries == keys:
             return self._long(q, k, v, mask)
@@ -101,8 +101,8 @@ class Pattern(Scored):
             real = valid if padded and not causal else None
             if self.rate is None:
                 return blocks.near(q, k, v, real, self.window, causal)
-            form = blocks.joint if self.window else blocks.strided
-            return form(q, k, v, real, self.rate, causal)
+            attend = blocks.joint if self.window else blocks.strided
+            return attend(q, k, v, real, self.rate, causal)
 
         y = with_pads_last(answer, mask, q, k, v)
         return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0) if padded else y
@@ -110,22 +110,22 @@ class Pattern(Scored):
     def _step(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H 1 D"]:
         """Compute the last query of each row from the keys at its distances alone."""
         length, allowed = k.shape[2], None
-        behind = torch.arange(min(self.window + 1, length), device=q.device)  # distances
+        distances = torch.arange(min(self.window + 1, length), device=q.device)
         if self.rate is not None:
-            first = self.rate * (self.window // self.rate + 1)  # smaller multiples are in `behind`
+            first = self.rate * (self.window // self.rate + 1)  # smaller multiples are in `distances`
             far = torch.arange(first, max(first, length), self.rate, device=q.device)
-            behind = torch.cat((behind, far))
+            distances = torch.cat((distances, far))
         if mask.layout == "any":
-            position = mask.q_pos - behind  # [b, n]
+            position = mask.q_pos - distances  # [b, n]
             count = mask.valid.cumsum(1)  # tokens up to each column [b, S]
             column = torch.searchsorted(count, position.clamp_min(0) + 1)  # of the token at that position
             column = column.clamp_max(length - 1)  # a row of padding has no tokens
             allowed = (position >= 0) & mask.valid.gather(1, column)
             k, v = gather_columns(k, column), gather_columns(v, column)
         elif self.rate is None:
-            k, v = (x[:, :, -len(behind) :] for x in (k, v))
+            k, v = (x[:, :, -len(distances) :] for x in (k, v))
         else:
-            column = length - 1 - behind
+            column = length - 1 - distances
             k, v = k.index_select(2, column), v.index_select(2, column)
         scores = self.scores(q, k, mask)
         allowed = None if allowed is None else allowed[:, None, None, :]

@@ -23,8 +23,8 @@ class Memory(NamedTuple):
 class Carried(NamedTuple):
     """Tensors passed from layer to layer: running sums of scores, and the values of the first layer."""
 
-    own: Float[Tensor, "R H T S"] | None = None
-    cross: Float[Tensor, "R H T S"] | None = None
+    scores: Float[Tensor, "R H T S"] | None = None
+    cross_scores: Float[Tensor, "R H T S"] | None = None
     values: Float[Tensor, "R H T D"] | None = None
 
 
@@ -54,7 +54,7 @@ class Block(nn.Module):
         self.norm_cross = make_norm(norm, width) if cross is not None else None
         self.norm_feed_forward = make_norm(norm, width) if feed_forward is not None else None
         self.dropout = Dropout(dropout)
-        self.before = norm != "post"
+        self.norm_first = norm != "post"
 
     def forward(
         self,
@@ -66,24 +66,24 @@ class Block(nn.Module):
         bias: Float[Tensor, "b H T S"] | None = None,
     ) -> tuple[Float[Tensor, "R T W"], State, State, Carried]:
         """Return the new x, both states and the carried tensors; `bias` is added to self-attention scores."""
-        inner = self._enter(self.norm_attention, x)
-        out = self.attention(inner, mask, state=state, prior=carried.own, bias=bias, first=carried.values)
-        x = self._leave(self.norm_attention, x, out.y)
+        inner = self._pre_norm(self.norm_attention, x)
+        out = self.attention(inner, mask, state=state, prior=carried.scores, bias=bias, first=carried.values)
+        x = self._add_and_norm(self.norm_attention, x, out.y)
         cross = Out(x, None)
         if self.cross is not None and self.norm_cross is not None and memory is not None:
-            inner = self._enter(self.norm_cross, x)
-            cross = self.cross(inner, memory.mask, memory=memory.rows, state=memory.state, prior=carried.cross)
-            x = self._leave(self.norm_cross, x, cross.y)
+            inner = self._pre_norm(self.norm_cross, x)
+            cross = self.cross(inner, memory.mask, memory=memory.rows, state=memory.state, prior=carried.cross_scores)
+            x = self._add_and_norm(self.norm_cross, x, cross.y)
         if self.feed_forward is not None and self.norm_feed_forward is not None:
-            inner = self._enter(self.norm_feed_forward, x)
-            x = self._leave(self.norm_feed_forward, x, self.feed_forward(inner))
+            inner = self._pre_norm(self.norm_feed_forward, x)
+            x = self._add_and_norm(self.norm_feed_forward, x, self.feed_forward(inner))
         values = out.values if carried.values is None else carried.values  # the first layer's
         return x, out.state, cross.state, Carried(out.scores, cross.scores, values)
 
-    def _enter(self, norm: nn.Module, x: Tensor) -> Tensor:
-        y: Tensor = norm(x) if self.before else x
+    def _pre_norm(self, norm: nn.Module, x: Tensor) -> Tensor:
+        y: Tensor = norm(x) if self.norm_first else x
         return y
 
-    def _leave(self, norm: nn.Module, skip: Tensor, y: Tensor) -> Tensor:
+    def _add_and_norm(self, norm: nn.Module, skip: Tensor, y: Tensor) -> Tensor:
         total: Tensor = skip + self.dropout(y)
-        return total if self.before else norm(total)
+        return total if self.norm_first else norm(total)

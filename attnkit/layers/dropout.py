@@ -25,44 +25,44 @@ class Dropout(nn.Module):
         if not active or x.device.type != "cpu" or torch.compiler.is_compiling():
             x = F.relu(x) if relu else x
             return F.dropout(x, self.rate) if active else x
-        dropped = min(255, max(1, round(self.rate * 256)))
+        threshold = min(255, max(1, round(self.rate * 256)))
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), 2**63 - 1)
         draws = words.view(torch.uint8)[: x.numel()].view(x.shape)  # eight draws per word
         # written in the dtype of x directly: torch is slow at converting bool to numbers
-        stays = torch.ge(draws, dropped, out=torch.empty_like(x, requires_grad=False))
-        kind = _ReluDropout if relu else _Dropout
-        y: Tensor = kind.apply(x, stays, 256 / (256 - dropped))  # type: ignore[no-untyped-call]
+        keep = torch.ge(draws, threshold, out=torch.empty_like(x, requires_grad=False))
+        function = _ReluDropout if relu else _Dropout
+        y: Tensor = function.apply(x, keep, 256 / (256 - threshold))  # type: ignore[no-untyped-call]
         return y
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
 
 
-def _product(x: Tensor, stays: Tensor, scale: float) -> Tensor:
+def _product(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """Return x * stays * scale, rounded once; a scale in bfloat16 would be off by 0.3 %."""
-    return torch.addcmul(x.new_zeros(()), x, stays, value=scale)
+    return torch.addcmul(x.new_zeros(()), x, keep, value=scale)
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, stays: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.scale = scale
-        ctx.save_for_backward(stays)
-        return _product(x, stays, scale)
+        ctx.save_for_backward(keep)
+        return _product(x, keep, scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (stays,) = ctx.saved_tensors
-        return _product(gradient, stays, ctx.scale), None, None
+        (keep,) = ctx.saved_tensors
+        return _product(gradient, keep, ctx.scale), None, None
 
 
 class _ReluDropout(torch.autograd.Function):
     """Dropout of relu(x), which saves y alone for the backward pass: the gradient is 0 where y is."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, stays: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.scale = scale
-        y = _product(torch.relu(x), stays, scale)
+        y = _product(torch.relu(x), keep, scale)
         ctx.save_for_backward(y)
         return y
 

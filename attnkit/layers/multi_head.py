@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Scored, Shape, State, real_keys
-from attnkit.attention.cache import rows_of
+from attnkit.attention.cache import batch_size
 from attnkit.errors import UsageError
 from attnkit.layers.positions import Rotary
 from attnkit.layers.short_convolution import ShortConvolution
@@ -54,12 +54,12 @@ class MultiHead(nn.Module):
         super().__init__()
         self.heads, self.cross = mechanism.shape.heads, mechanism.shape.cross
         self.key_heads = mechanism.key_heads
-        head, depth = width // self.heads, mechanism.shape.depth
-        values = head * self.key_heads
+        head_width, depth = width // self.heads, mechanism.shape.depth
+        key_width = head_width * self.key_heads
         sizes = {
             "q": width * mechanism.query_sets,
-            "k": values * mechanism.key_sets,
-            "v": values * mechanism.value_sets,
+            "k": key_width * mechanism.key_sets,
+            "v": key_width * mechanism.value_sets,
             "g": self.heads * mechanism.gates,
         }
         for name, size in sizes.items():
@@ -73,8 +73,8 @@ class MultiHead(nn.Module):
         self.rotary = rotary
         self.q_norm = self.k_norm = None
         if isinstance(mechanism, Scored) and mechanism.modifiers.qk_norm:
-            self.q_norm, self.k_norm = (nn.RMSNorm(head, eps=1e-6) for _ in "qk")
-        self.output_norm = None if options.output_norm is None else nn.RMSNorm(head, eps=1e-5)
+            self.q_norm, self.k_norm = (nn.RMSNorm(head_width, eps=1e-6) for _ in "qk")
+        self.output_norm = None if options.output_norm is None else nn.RMSNorm(head_width, eps=1e-5)
         self.convolutions = nn.ModuleDict(
             {
                 name: ShortConvolution(sizes[name], options.short_conv)
@@ -122,27 +122,26 @@ class MultiHead(nn.Module):
         if heads < 1 or width < 1 or width % heads:
             raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
         options = mechanisms.checked_options(word, options)
-        able = mechanisms.resolve_capabilities(word, options)
-        for role, wanted, fits in (
-            ("causal", causal, able.causal),
-            ("an encoder", causal is False and not cross, able.encoder),
-            ("cross attention", cross, able.cross),
+        capabilities = mechanisms.resolve_capabilities(word, options)
+        for role, wanted, supported in (
+            ("causal", causal, capabilities.causal),
+            ("an encoder", causal is False and not cross, capabilities.encoder),
+            ("cross attention", cross, capabilities.cross),
         ):
-            if wanted and not fits:
-                raise UsageError(f"{word} cannot be {role}: {able.why}")
+            if wanted and not supported:
+                raise UsageError(f"{word} cannot be {role}: {capabilities.why}")
         schedule = mechanisms.layer_schedule(word, options)
         word, chosen = schedule[depth % len(schedule)]
         options = dict(chosen)
-        given = {name: options.pop(name) for name in LayerOptions._fields if name in options}
-        around = LayerOptions(**given)
-        shared = {name: options.pop(name) for name in ScoreOptions._fields if name in options}
+        layer_options = LayerOptions(**{name: options.pop(name) for name in LayerOptions._fields if name in options})
+        score_values = {name: options.pop(name) for name in ScoreOptions._fields if name in options}
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
         mechanism = mechanisms.create(word, shape, options)
         if isinstance(mechanism, Scored):
-            mechanism.modifiers = score_options(shared, mechanism.uses)
-        if around.short_conv:
+            mechanism.modifiers = score_options(score_values, mechanism.uses)
+        if layer_options.short_conv:
             mechanism.by_distance = True  # type: ignore[misc]  # it reads the tokens before
-        return cls(width, mechanism, rotary, biases, around)
+        return cls(width, mechanism, rotary, biases, layer_options)
 
     @property
     def plain(self) -> bool:
@@ -181,8 +180,8 @@ class MultiHead(nn.Module):
         if not self.cross:
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
             state = (out.state, kept) if self.convolutions else out.state
-            emitted = v if self.mechanism.shape.depth == 0 else None  # for value_residual
-            return Out(self.merged(out.y, x, v), state, out.scores, emitted)
+            first_values = v if self.mechanism.shape.depth == 0 else None  # for value_residual
+            return Out(self.merged(out.y, x, v), state, out.scores, first_values)
         beams = x.shape[0] // max(1, rows)
         if not torch.is_grad_enabled():
             # every later step reads them: contiguous is faster than strided
@@ -229,9 +228,9 @@ class MultiHead(nn.Module):
         """
         source, mechanism = memory if self.cross else x, self.mechanism
         projected = {}
-        for name, given in (("q", x), ("k", source), ("v", source if values is None else values)):
+        for name, inputs in (("q", x), ("k", source), ("v", source if values is None else values)):
             layer = getattr(self, name)
-            projected[name] = None if layer is None or given is None else layer(given)
+            projected[name] = None if layer is None or inputs is None else layer(inputs)
         real = real_keys(mask, x[:, None]) if self.convolutions else None  # x as keys: [R, 1, T, W]
         kept, ends = kept or (None,) * len(self.convolutions), []
         for (name, convolution), before in zip(self.convolutions.items(), kept, strict=True):
@@ -287,17 +286,16 @@ class MultiHead(nn.Module):
 
         Returns the number of rows attended to: of x, or in cross attention of the memory.
         """
+        name = type(self.mechanism).__name__
         if mask.causal and not self.mechanism.causal and not self.cross:
-            kind = type(self.mechanism).__name__
-            raise UsageError(f"{kind} cannot be causal: {self.mechanism.why}")
+            raise UsageError(f"{name} cannot be causal: {self.mechanism.why}")
         if not mask.causal and not self.mechanism.encoder and not self.cross:
-            kind = type(self.mechanism).__name__
-            raise UsageError(f"{kind} needs a causal mask: {self.mechanism.why}")
+            raise UsageError(f"{name} needs a causal mask: {self.mechanism.why}")
         if memory is not None and not self.cross:
             raise ValueError("memory is for layers of cross attention: build with cross=True")
         if memory is None and self.cross and state is None:
             raise ValueError("cross attention needs a memory, or the state of a call that had one")
-        (of_mask, keys), queries = mask.valid.shape, mask.q_pos.shape[1]
+        (mask_rows, keys), queries = mask.valid.shape, mask.q_pos.shape[1]
         if queries != x.shape[1]:
             raise ValueError(f"the mask is for {queries} queries, but x has {x.shape[1]} tokens")
         source = memory if self.cross else x if state is None else None
@@ -305,10 +303,10 @@ class MultiHead(nn.Module):
             raise ValueError(f"the mask is for {keys} keys, but there are {source.shape[1]}")
         rows = x.shape[0]
         if self.cross:
-            rows = rows_of(state) if memory is None else memory.shape[0]
-        if of_mask not in (1, rows) or x.shape[0] % max(1, rows):
-            more = f" and the memory {rows}" if self.cross else ""
-            raise ValueError(f"the mask is for {of_mask} rows, but x has {x.shape[0]}{more}")
+            rows = batch_size(state) if memory is None else memory.shape[0]
+        if mask_rows not in (1, rows) or x.shape[0] % max(1, rows):
+            suffix = f" and the memory {rows}" if self.cross else ""
+            raise ValueError(f"the mask is for {mask_rows} rows, but x has {x.shape[0]}{suffix}")
         return rows
 
     @staticmethod

@@ -33,11 +33,11 @@ class Rotary(nn.Module):
         if parts > 1:
             slices, width = x.chunk(parts, -1), x.shape[-1] // parts
             even = width - width % 2
-            turned = (torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices)
-            return torch.cat([*turned], -1)
-        return self.turned(x, *self.turns(x, positions))
+            rotated = (torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices)
+            return torch.cat([*rotated], -1)
+        return self.rotate(x, *self.cos_sin(x, positions))
 
-    def turns(
+    def cos_sin(
         self, x: Float[Tensor, "*n D"], positions: Int[Tensor, "b T"]
     ) -> tuple[Float[Tensor, "b 1 T C"], Float[Tensor, "b 1 T C"]]:
         """Return the cosines and sines of the C pairs of heads like x."""
@@ -47,7 +47,7 @@ class Rotary(nn.Module):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
     @staticmethod
-    def turned(
+    def rotate(
         x: Float[Tensor, "*n H T D"], cos: Float[Tensor, "b 1 T C"], sin: Float[Tensor, "b 1 T C"]
     ) -> Float[Tensor, "*n H T D"]:
         """Rotate each pair of x by its angle."""
@@ -80,13 +80,13 @@ class Alibi(nn.Module):
 class Relative(nn.Module):
     """Learned score bias per bucket of distances, one table per stack (T5: Raffel et al. 2020).
 
-    The nearer half of the buckets hold one distance each; the others grow in width up to `longest`, beyond which all
-    distances share the last bucket.
+    The nearer half of the buckets hold one distance each; the others grow in width up to `max_distance`, beyond which
+    all distances share the last bucket.
     """
 
-    def __init__(self, heads: int, causal: bool, buckets: int = 32, longest: int = 128) -> None:
+    def __init__(self, heads: int, causal: bool, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        self.causal, self.buckets, self.longest = causal, buckets, longest
+        self.causal, self.buckets, self.max_distance = causal, buckets, max_distance
         self.table = nn.Embedding(buckets, heads)
         nn.init.normal_(self.table.weight, std=0.1)
 
@@ -97,7 +97,7 @@ class Relative(nn.Module):
         distance = (-ahead).clamp_min(0) if self.causal else ahead.abs()
         near = count // 2  # smaller distances have a bucket each
         # float64, so that bucket edges are the same on every device
-        growth = (distance.clamp_min(1).double() / near).log() / math.log(self.longest / near)
+        growth = (distance.clamp_min(1).double() / near).log() / math.log(self.max_distance / near)
         far = (near + growth * (count - near)).long().clamp_max(count - 1)
         return side + torch.where(distance < near, distance, far)
 

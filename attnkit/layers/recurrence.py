@@ -70,10 +70,10 @@ class RecurrentLayer(nn.Module):
         """Return the outputs of all tokens and the state after the last token."""
         if isinstance(self.cell, SRU):
             return self.cell(x, state)  # type: ignore[no-any-return]
-        given = tuple(part[None].contiguous() for part in state)  # torch puts the layer dimension first
-        y, after = self.cell(x, given if isinstance(self.cell, nn.LSTM) else given[0])
-        after = after if isinstance(after, tuple) else (after,)
-        return y, tuple(part[0] for part in after)
+        initial = tuple(part[None].contiguous() for part in state)  # torch puts the layer dimension first
+        y, final = self.cell(x, initial if isinstance(self.cell, nn.LSTM) else initial[0])
+        final = final if isinstance(final, tuple) else (final,)
+        return y, tuple(part[0] for part in final)
 
 
 class BidirectionalLayer(nn.Module):
@@ -89,16 +89,16 @@ class BidirectionalLayer(nn.Module):
         self.backwards = RecurrentLayer(cell, width, width // 2, skip_from=width // 2)
         self.parts = RecurrentLayer.parts[cell]
 
-    def forward(self, x: Float[Tensor, "B S W"], turned: Int[Tensor, " n"]) -> Float[Tensor, "B S W"]:
-        """Return the outputs of both layers, concatenated; for `turned` see `turned_columns`."""
+    def forward(self, x: Float[Tensor, "B S W"], order: Int[Tensor, " n"]) -> Float[Tensor, "B S W"]:
+        """Return the outputs of both layers, concatenated; for `order` see `reversed_order`."""
         rows, _, width = x.shape
         state = (x.new_zeros(rows, width // 2),) * self.parts
         forwards, _ = self.forwards(x, state)
-        backwards, _ = self.backwards(_take(x, turned), state)
-        return torch.cat((forwards, _take(backwards, turned)), -1)
+        backwards, _ = self.backwards(_select_tokens(x, order), state)
+        return torch.cat((forwards, _select_tokens(backwards, order)), -1)
 
 
-def turned_columns(valid: Bool[Tensor, "B S"]) -> Int[Tensor, " n"]:
+def reversed_order(valid: Bool[Tensor, "B S"]) -> Int[Tensor, " n"]:
     """Return the index in flattened rows [B S] from which each token is taken to reverse the rows.
 
     Padding, on the right, stays in place; reversing twice restores the rows.
@@ -110,5 +110,5 @@ def turned_columns(valid: Bool[Tensor, "B S"]) -> Int[Tensor, " n"]:
     return (starts + torch.where(valid, mirrored, columns)).flatten()
 
 
-def _take(x: Float[Tensor, "B S W"], tokens: Int[Tensor, " n"]) -> Float[Tensor, "B S W"]:
+def _select_tokens(x: Float[Tensor, "B S W"], tokens: Int[Tensor, " n"]) -> Float[Tensor, "B S W"]:
     return x.flatten(0, 1).index_select(0, tokens).view_as(x)

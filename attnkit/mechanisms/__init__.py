@@ -60,12 +60,12 @@ def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention"
     For parts that alternate between layers, pass a part from `layer_schedule`. Raises UsageError as
     `resolve_capabilities`, and for option values that the mechanism refuses.
     """
-    known, able = facts(word), resolve_capabilities(word, options)
-    built = load(word)
-    mechanism = built(shape, **options)
+    spec, capabilities = facts(word), resolve_capabilities(word, options)
+    mechanism_class = load(word)
+    mechanism = mechanism_class(shape, **options)
     for name in CHANGING:
-        if getattr(able, name) != getattr(known, name):
-            setattr(mechanism, name, getattr(able, name))
+        if getattr(capabilities, name) != getattr(spec, name):
+            setattr(mechanism, name, getattr(capabilities, name))
     return mechanism
 
 
@@ -107,19 +107,19 @@ def word_of(mechanism: "type[Attention]") -> str:
 
 def plugin_error(error: BaseException) -> str | None:
     """Return an error caused by a mechanism from outside attnkit, with its file; None for other errors."""
-    files = {str(one.path) for one in map(facts, names()) if one.origin != "attnkit"}
+    files = {str(spec.path) for spec in map(facts, names()) if spec.origin != "attnkit"}
     if not files:
         return None
-    told = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     frames = [*traceback.walk_tb(error.__traceback__)][::-1]
     for frame, line in frames:
         if frame.f_code.co_filename in files:
-            return f"{frame.f_code.co_filename}:{line}: {told}"
+            return f"{frame.f_code.co_filename}:{line}: {message}"
     for frame, _ in frames:  # a wrong return value or wrong parameters
-        own = frame.f_locals.get("self")
-        built = frame.f_locals.get("built") if frame.f_code is create.__code__ else None
-        for part in (built, type(own), type(getattr(own, "mechanism", None))):
-            file = getattr(sys.modules.get(getattr(part, "__module__", "")), "__file__", None)
+        instance = frame.f_locals.get("self")
+        mechanism_class = frame.f_locals.get("mechanism_class") if frame.f_code is create.__code__ else None
+        for candidate in (mechanism_class, type(instance), type(getattr(instance, "mechanism", None))):
+            file = getattr(sys.modules.get(getattr(candidate, "__module__", "")), "__file__", None)
             if file in files:
-                return f"{file}: does not do what a mechanism must: {told}"
+                return f"{file}: does not do what a mechanism must: {message}"
     return None

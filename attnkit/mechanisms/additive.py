@@ -56,26 +56,26 @@ def hidden_units(
     if left.numel() == 0 or keys == 0:
         return
     cpu = left.device.type == "cpu"
-    split = cpu and all(bool(x.abs().amax() <= REACH) for x in (left, right) if x.numel())
-    left, right = ((-2 * x).exp() if split else 2 * x for x in (left, right))
+    factored = cpu and all(bool(x.abs().amax() <= REACH) for x in (left, right) if x.numel())
+    left, right = ((-2 * x).exp() if factored else 2 * x for x in (left, right))
     left, right = left[:, :, None], right[:, None]  # [B, T, 1, u] and [B, 1, S, u]
-    room = max(1, (BLOCK if cpu else LARGE_BLOCK) // (keys * width))  # maximum number of queries
-    height = min(room, queries)
+    max_queries = max(1, (BLOCK if cpu else LARGE_BLOCK) // (keys * width))
+    block_queries = min(max_queries, queries)
     if causal and cpu:
-        height = min(height, max(SHORTEST, -(-queries // PARTS)))
-    depth = max(1, min(rows, room // height))  # rows of the batch
-    buffer, one = left.new_empty(depth * height * keys * width), left.new_ones(())
-    for row in range(0, rows, depth):
-        for first in range(0, queries, height):
-            part = slice(row, row + depth), slice(first, first + height)
-            seen = slice(min(first + height, queries) if causal else keys)
-            above, below = left[part], right[part[0], :, seen]
-            shape = *above.shape[:2], seen.stop, width
+        block_queries = min(block_queries, max(SHORTEST, -(-queries // PARTS)))
+    block_rows = max(1, min(rows, max_queries // block_queries))
+    buffer, one = left.new_empty(block_rows * block_queries * keys * width), left.new_ones(())
+    for row in range(0, rows, block_rows):
+        for first in range(0, queries, block_queries):
+            part = slice(row, row + block_rows), slice(first, first + block_queries)
+            seen = slice(min(first + block_queries, queries) if causal else keys)
+            left_part, right_part = left[part], right[part[0], :, seen]
+            shape = *left_part.shape[:2], seen.stop, width
             units = buffer[: math.prod(shape)].view(shape)
-            if split:
-                torch.addcmul(one, above, below, out=units).reciprocal_()
+            if factored:
+                torch.addcmul(one, left_part, right_part, out=units).reciprocal_()
             else:
-                torch.add(above, below, out=units).sigmoid_()
+                torch.add(left_part, right_part, out=units).sigmoid_()
             yield QueryBlock(*part, seen, units)
 
 
@@ -103,20 +103,20 @@ class TanhScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Float[Tensor, "H B T S"]) -> tuple[Tensor | None, ...]:
         """Compute the gradients, with tanh' = 4 h (1 - h) for h = (1 + tanh) / 2."""
         left, right, weight = ctx.saved_tensors
-        to_left, to_right, to_weight = map(torch.zeros_like, (left, right, weight))
-        room = None
+        grad_left, grad_right, grad_weight = map(torch.zeros_like, (left, right, weight))
+        buffer = None
         for head in range(len(weight)):
             for rows, queries, seen, units in hidden_units(left[head], right[head], ctx.causal):
                 g = grad[head, rows, queries, seen]
-                to_weight[head] += 2 * torch.mv(units.flatten(0, 2).t(), g.flatten()) - g.sum()
-                if room is None or room.numel() < units.numel():
-                    room = torch.empty_like(units).flatten()
-                slopes = room[: units.numel()].view_as(units)
+                grad_weight[head] += 2 * torch.mv(units.flatten(0, 2).t(), g.flatten()) - g.sum()
+                if buffer is None or buffer.numel() < units.numel():
+                    buffer = torch.empty_like(units).flatten()
+                slopes = buffer[: units.numel()].view_as(units)
                 torch.addcmul(units, units, units, value=-1, out=slopes).mul_(g.unsqueeze(-1))
-                to_left[head, rows, queries] = slopes.sum(2)  # a query is in a single block
-                to_right[head, rows, seen] += slopes.sum(1)  # a key may be in all blocks of its row
+                grad_left[head, rows, queries] = slopes.sum(2)  # a query is in a single block
+                grad_right[head, rows, seen] += slopes.sum(1)  # a key may be in all blocks of its row
         factor = 4 * weight[:, None, None]
-        return to_left * factor, to_right * factor, to_weight, None
+        return grad_left * factor, grad_right * factor, grad_weight, None
 
 
 class Additive(Scored):

@@ -63,10 +63,10 @@ class BlockTopk(ScaledDot):
         super().__init__(shape, key_heads=key_heads)
         self.block = at_least("block-topk", "block", block)
         self.blocks = 3 if blocks is None else at_least("block-topk", "blocks", blocks, 0)
-        most = -(-shape.max_length // block)
-        if blocks is not None and blocks > most:
+        max_blocks = -(-shape.max_length // block)
+        if blocks is not None and blocks > max_blocks:
             raise UsageError(
-                f"block-topk: blocks can be {most} at most, as {shape.max_length} tokens are {most}"
+                f"block-topk: blocks can be {max_blocks} at most, as {shape.max_length} tokens are {max_blocks}"
                 f" blocks of {block}, got {blocks}"
             )
 
@@ -75,9 +75,9 @@ class BlockTopk(ScaledDot):
     ) -> tuple[Int[Tensor, "B H T K"], Bool[Tensor, "B H T K"]]:
         """Return the blocks that queries select beside their own, and whether each selection counts."""
         own = (mask.q_pos // self.block)[:, None, :, None]  # [b, 1, T, 1]
-        numbers = torch.arange(means.shape[-1], device=means.device)
-        others = (numbers < own if mask.causal else numbers != own) & real[:, None, None]
-        ranked = means.detach().masked_fill(~others, -torch.inf)  # the selection has no gradient
+        indices = torch.arange(means.shape[-1], device=means.device)
+        candidates = (indices < own if mask.causal else indices != own) & real[:, None, None]
+        ranked = means.detach().masked_fill(~candidates, -torch.inf)  # the selection has no gradient
         # stable: of equal blocks the first, whatever the padding
         values, places = ranked.sort(dim=-1, descending=True, stable=True)
         return places[..., : self.blocks], values[..., : self.blocks] > -torch.inf
@@ -92,16 +92,16 @@ class BlockTopk(ScaledDot):
         means = raw_scores @ member[:, None].to(raw_scores.dtype) / size.clamp_min(1)[:, None, None]
         chosen, counts = self.gate(means, mask, size > 0)
         seen = torch.zeros_like(means, dtype=torch.bool).scatter(-1, chosen, counts)
-        at = place[:, None, None, :].expand(*seen.shape[:3], -1)  # the block of each key
+        index = place[:, None, None, :].expand(*seen.shape[:3], -1)  # the block of each key
         near = place[:, None, None, :] == (mask.q_pos // self.block)[:, None, :, None]
-        return visible_softmax(scores, allowed & (near | seen.gather(-1, at)))
+        return visible_softmax(scores, allowed & (near | seen.gather(-1, index)))
 
     @torch.no_grad()
     def seen_blocks(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T n"]:
         """Return 0 for the blocks that queries attend to, otherwise -inf; columns are positions."""
-        spare = -k.shape[2] % self.block
-        size = torch.unflatten(F.pad(mask.valid, (0, spare)), 1, (-1, self.block)).sum(-1)  # [b, n]
-        keys = F.pad(k * mask.valid[:, None, :, None], (0, 0, 0, spare))
+        padding = -k.shape[2] % self.block
+        size = torch.unflatten(F.pad(mask.valid, (0, padding)), 1, (-1, self.block)).sum(-1)  # [b, n]
+        keys = F.pad(k * mask.valid[:, None, :, None], (0, 0, 0, padding))
         sums = torch.unflatten(keys, 2, (-1, self.block)).sum(3) / size.clamp_min(1)[:, None, :, None]
         means = dot_scores(q, sums)
         chosen, counts = self.gate(means, mask, size > 0)
@@ -132,9 +132,9 @@ class BlockTopk(ScaledDot):
     ) -> Float[Tensor, "B H T D"]:
         """Compute rows whose columns are positions; outputs of padding are arbitrary."""
         size, length = self.block, q.shape[2]
-        spare = -length % size
-        q, k, v = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v))
-        valid = F.pad(valid, (0, spare))
+        padding = -length % size
+        q, k, v = (F.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
+        valid = F.pad(valid, (0, padding))
         real = torch.unflatten(valid, 1, (-1, size))  # [b, n, block]
         blocks = [torch.unflatten(x, 2, (-1, size)) for x in (q, k, v)]  # [B, H, n, block, D]
         keys, values = (x.flatten(0, 2) for x in blocks[1:])  # [B H n, block, D]

@@ -61,7 +61,7 @@ class Decay(Unscored):
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """Compute the recurrence. The state is S [B, H, D, E]."""
-        kind = v.dtype
+        dtype = v.dtype
         q, k, v = (x.to(widest(x.dtype)) for x in (q, k, v))
         logs = self.log_decay(k, gates)
         real = real_keys(mask, k)
@@ -73,9 +73,9 @@ class Decay(Unscored):
         q = q * q.shape[-1] ** -0.5
         if k.shape[2] == 1:  # decoding: one step of the recurrence
             state = state * logs.exp().transpose(-1, -2) + k.transpose(-1, -2) * v
-            return Out((q @ state).to(kind), state)
+            return Out((q @ state).to(dtype), state)
         y, state = scan(chunked, BLOCK, state, q, k, v, logs)
-        return Out(y.to(kind), state)
+        return Out(y.to(dtype), state)
 
     def log_decay(self, k: Tensor, gates: Tensor | None) -> Tensor:
         """Return log a_t, [B, H, T, 1 or D] with D for a gate per channel; B is 1 for `fixed`."""
@@ -98,8 +98,8 @@ class Decay(Unscored):
 def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the recurrence for T tokens, with q scaled: square matrices inside chunks, states between them."""
     length, size = k.shape[2], min(CHUNK, k.shape[2])
-    if spare := -length % size:
-        q, k, v, logs = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v, logs))
+    if padding := -length % size:
+        q, k, v, logs = (F.pad(x, (0, 0, 0, padding)) for x in (q, k, v, logs))
     q, k, v, logs = (torch.unflatten(x, 2, (-1, size)) for x in (q, k, v, logs))
     total = logs.cumsum(-2)  # [B, H, chunks, C, 1 or D]
     since, until = (
@@ -107,10 +107,19 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tup
         (total[..., -1:, :] - total).exp(),
     )  # decay since the start and until the end of the chunk
     (squares,) = decayed_products([q], k, total)
-    fresh = (k * until).transpose(-1, -2) @ v  # [B, H, chunks, D, E]
-    states = list[Tensor]()
-    for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
-        states.append(state)
-        state = state * end + new
-    y = squares @ v + (q * since) @ torch.stack(states, 2)
+    updates = (k * until).transpose(-1, -2) @ v  # [B, H, chunks, D, E]
+    states, state = states_before_chunks(state, since, updates)
+    y = squares @ v + (q * since) @ states
     return y.flatten(2, 3)[:, :, :length], state
+
+
+def states_before_chunks(state: Tensor, since: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the states at the start of all chunks, [B, H, chunks, D, E], and the state after the last chunk.
+
+    `since` is the decay since the start of each chunk, [B, H, chunks, C, 1 or D]; `updates` are added at its end.
+    """
+    states = list[Tensor]()
+    for update, end in zip(updates.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
+        states.append(state)
+        state = state * end + update
+    return torch.stack(states, 2), state

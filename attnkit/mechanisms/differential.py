@@ -41,7 +41,7 @@ def halves(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B 2H T D/2"]:
     return torch.cat(x.chunk(2, -1), 1)
 
 
-def twice(x: Tensor | None, heads: int) -> Tensor | None:
+def for_both_maps(x: Tensor | None, heads: int) -> Tensor | None:
     """Repeat what is added to the scores of each head for both of its maps."""
     return x.repeat(1, 2, 1, 1) if x is not None and x.shape[1] == heads else x
 
@@ -51,20 +51,20 @@ class DifferenceOfSoftmaxes(Weighing):
 
     masked, tensors = 2, 3
 
-    def __init__(self, rest: float, factor: Float[Tensor, ""]) -> None:
-        self.rest, self.factor = rest, float(factor)
+    def __init__(self, scale: float, factor: Float[Tensor, ""]) -> None:
+        self.scale, self.factor = scale, float(factor)
         self.slope = torch.zeros_like(factor)
 
     def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor, ...]:
-        first, second = (one.softmax(-1) for one in scores)
-        weights = torch.mul(first, self.rest, out=scores[0])
-        return weights.sub_(second, alpha=self.rest * self.factor), first, second
+        first, second = (x.softmax(-1) for x in scores)
+        weights = torch.mul(first, self.scale, out=scores[0])
+        return weights.sub_(second, alpha=self.scale * self.factor), first, second
 
     def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         _, first, second = kept
-        self.slope -= self.rest * torch.dot(grad.flatten(), second.flatten())
-        to_first, to_second = (softmax_slopes(one, grad) for one in (first, second))
-        return [to_first.mul_(self.rest), to_second.mul_(-self.rest * self.factor)]
+        self.slope -= self.scale * torch.dot(grad.flatten(), second.flatten())
+        grad_first, grad_second = (softmax_slopes(x, grad) for x in (first, second))
+        return [grad_first.mul_(self.scale), grad_second.mul_(-self.scale * self.factor)]
 
     def parameter_gradient(self) -> Tensor:
         slope, self.slope = self.slope, torch.zeros_like(self.slope)  # a graph may run backward again
@@ -100,7 +100,7 @@ class Differential(ScaledDot):
 
     def answer(self, call: AttentionCall) -> Out:
         """Compute as `Scored.answer`, with prior and bias of a head for both of its maps."""
-        prior, bias = (twice(x, self.shape.heads) for x in (call.prior, call.bias))
+        prior, bias = (for_both_maps(x, self.shape.heads) for x in (call.prior, call.bias))
         return super().answer(call._replace(prior=prior, bias=bias))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
@@ -109,9 +109,9 @@ class Differential(ScaledDot):
         The kernel computes both maps of all heads at once; halves are padded to the width of the values.
         """
         if in_chunks(q, k, v):
-            factor, rest = self.factor().to(v.dtype), 1 - self.lambda_init
-            both = DifferenceOfSoftmaxes(rest, factor.detach())
-            return self.chunked(both, k.shape[-1] ** -0.5, q.chunk(2, -1), k.chunk(2, 1), v, mask, parameter=factor)
+            factor, scale = self.factor().to(v.dtype), 1 - self.lambda_init
+            maps = DifferenceOfSoftmaxes(scale, factor.detach())
+            return self.chunked(maps, k.shape[-1] ** -0.5, q.chunk(2, -1), k.chunk(2, 1), v, mask, parameter=factor)
         if few_scores(q, k, PLAIN_UP_TO):
             return None
         width = k.shape[-1]
@@ -126,10 +126,10 @@ class Differential(ScaledDot):
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         return self.difference(visible_softmax(scores, self.allowed(mask)))
 
-    def difference(self, both: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:
+    def difference(self, maps: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:
         """Return (1 - l0) (first - l second)."""
-        first, second = both.chunk(2, 1)
-        difference: Tensor = (1 - self.lambda_init) * (first - self.factor().to(both.dtype) * second)
+        first, second = maps.chunk(2, 1)
+        difference: Tensor = (1 - self.lambda_init) * (first - self.factor().to(maps.dtype) * second)
         return difference
 
     def factor(self) -> Float[Tensor, ""]:

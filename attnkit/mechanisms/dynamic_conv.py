@@ -64,7 +64,7 @@ class DynamicConv(Unscored):
             return Out(plain(logits, mask, before) @ v, state)
         earlier = mask.valid[:, : mask.valid.shape[1] - length].sum(1, keepdim=True)
         columns = torch.arange(before, device=v.device)
-        held = columns >= before - earlier  # [b, before]: cached tokens are right-aligned
+        cached = columns >= before - earlier  # [b, before]: cached tokens are right-aligned
         if state is None:
             state = v.new_zeros((*v.shape[:2], before, v.shape[3]))
         real = real_keys(mask, v)
@@ -72,15 +72,15 @@ class DynamicConv(Unscored):
         if real is not None:
             # padding moves before the new tokens, so that tokens are adjacent whatever the padding was
             order = real.int().argsort(dim=1, stable=True)
-            held = held.expand(real.shape[0], -1)
-            both = torch.cat((held, real), 1)
-            ordered = both.int().argsort(dim=1, stable=True)
+            cached = cached.expand(real.shape[0], -1)
+            is_token = torch.cat((cached, real), 1)
+            ordered = is_token.int().argsort(dim=1, stable=True)
             values = gather_columns(torch.cat((state, v), 2), ordered)
-            seen = both.gather(1, ordered)
+            seen = is_token.gather(1, ordered)
             logits = gather_columns(logits.expand(v.shape[0], -1, -1, -1), order)
         else:
             values = torch.cat((state, v), 2)
-            seen = torch.cat((held, held.new_ones((held.shape[0], length))), 1)
+            seen = torch.cat((cached, cached.new_ones((cached.shape[0], length))), 1)
         y = self._convolve(logits, values, seen, before)
         y = y if order is None else gather_columns(y, order.argsort(1))
         return Out(y, values[:, :, values.shape[2] - before :])  # not -before, which may be 0
@@ -95,12 +95,12 @@ class DynamicConv(Unscored):
         """Return the kernels times the values; the first `before` values precede the first query."""
         window, length = self.window, logits.shape[2]
         step = min(max(BLOCK, window), length)
-        spare = -length % step
+        padding = -length % step
         after = window - 1 - before
         seen = F.pad(seen, (0, after))
         weights = visible_softmax(logits, seen.unfold(1, window, 1)[:, None])  # [b, H, T, window]
-        values = F.pad(values, (0, 0, 0, after + spare))
-        weights = torch.unflatten(F.pad(weights, (0, 0, 0, spare)), 2, (-1, step))
+        values = F.pad(values, (0, 0, 0, after + padding))
+        weights = torch.unflatten(F.pad(weights, (0, 0, 0, padding)), 2, (-1, step))
         # rows of `wide` entries, read as rows of wide - 1, shift by one column from row to row: a band
         wide = step + window
         band = F.pad(weights, (0, step)).flatten(-2)[..., : step * (wide - 1)]

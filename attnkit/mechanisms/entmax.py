@@ -30,7 +30,7 @@ from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.linear_attention import widest
 
-NEWTON, HALVINGS = 16, 60
+NEWTON, BISECTIONS = 16, 60
 """Maximum number of steps of Newton's method and of bisection.
 
 Newton's method stops once a step no longer moves the threshold: for 65,536 keys of many distributions, in float64,
@@ -44,7 +44,7 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: float | Tensor) -> Float[
     """
     z, power = (alpha - 1) * z, 1 / (alpha - 1)
     if isinstance(alpha, float) and alpha > 2:
-        weights = _by_halves(z, power)
+        weights = _by_bisection(z, power)
     else:
         weights = _by_newton(z, power, alpha)
     # corrects the error of the threshold; rows without keys sum to 0 and stay 0
@@ -54,37 +54,37 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: float | Tensor) -> Float[
 def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tensor:
     """Return unnormalised weights, with tau [b, H, T, 1] by Newton's method."""
     fixed = alpha if isinstance(alpha, float) else None
-    two, half = fixed == 2, fixed == 1.5
+    alpha_2, alpha_1_5 = fixed == 2, fixed == 1.5
     tau = torch.full_like(z[..., :1], -1)  # at or below the threshold, as the best key has z = 0
-    tiny, small = torch.finfo(z.dtype).tiny, 4 * torch.finfo(z.dtype).eps
-    above = torch.empty_like(z)  # one buffer for all steps: allocation takes longer than the sums
+    tiny, tolerance = torch.finfo(z.dtype).tiny, 4 * torch.finfo(z.dtype).eps
+    excess = torch.empty_like(z)  # one buffer for all steps: allocation takes longer than the sums
     for _ in range(NEWTON):
-        torch.sub(z, tau, out=above).clamp_min_(0)
-        if two:
-            count = (above > 0).sum(-1, keepdim=True)
-            step = (above.sum(-1, keepdim=True) - 1) / count.clamp_min(1)
-        elif half:
-            norm = torch.linalg.vector_norm(above, dim=-1, keepdim=True)  # power 2: Euclidean
-            step = (norm - 1) * norm / above.sum(-1, keepdim=True).clamp_min(tiny)
+        torch.sub(z, tau, out=excess).clamp_min_(0)
+        if alpha_2:
+            count = (excess > 0).sum(-1, keepdim=True)
+            step = (excess.sum(-1, keepdim=True) - 1) / count.clamp_min(1)
+        elif alpha_1_5:
+            norm = torch.linalg.vector_norm(excess, dim=-1, keepdim=True)  # power 2: Euclidean
+            step = (norm - 1) * norm / excess.sum(-1, keepdim=True).clamp_min(tiny)
         else:
-            derivative = above ** (power - 1)
+            derivative = excess ** (power - 1)
             if fixed is None:  # a learned alpha may round to 2, and 0 ** 0 is 1
-                derivative.masked_fill_(above == 0, 0)
-            norm = (derivative * above).sum(-1, keepdim=True) ** (1 / power)
+                derivative.masked_fill_(excess == 0, 0)
+            norm = (derivative * excess).sum(-1, keepdim=True) ** (1 / power)
             derivative = derivative.sum(-1, keepdim=True).clamp_min(tiny)
             step = (norm - 1) * norm ** (power - 1) / derivative
         tau = tau + step.clamp_min(0)  # approaches from below: negative steps are rounding
-        if readable(step) and not bool((step > small).any()):
+        if readable(step) and not bool((step > tolerance).any()):
             break
-    torch.sub(z, tau, out=above).clamp_min_(0)
-    return above if two else above.square_() if half else above.pow_(power)
+    torch.sub(z, tau, out=excess).clamp_min_(0)
+    return excess if alpha_2 else excess.square_() if alpha_1_5 else excess.pow_(power)
 
 
-def _by_halves(z: Tensor, power: float | Tensor) -> Tensor:
+def _by_bisection(z: Tensor, power: float | Tensor) -> Tensor:
     """Return unnormalised weights by bisection."""
     low = torch.full_like(z[..., :1], -1)  # as the best key has z = 0, the threshold is in [-1, 0)
     step = torch.ones_like(low)
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         step = step / 2
         enough = ((z - low - step).clamp_min(0) ** power).sum(-1, keepdim=True) >= 1
         low = torch.where(enough, low + step, low)
@@ -115,19 +115,19 @@ class EntmaxWeights(torch.autograd.Function):
         if ctx.fixed == 1.5:
             derivative = weights.sqrt()
         else:
-            used = weights > 0  # a power of 0 may be 1 or infinite
-            derivative = torch.where(used, weights.where(used, 1) ** (2 - alpha), 0)
+            positive = weights > 0  # a power of 0 may be 1 or infinite
+            derivative = torch.where(positive, weights.where(positive, 1) ** (2 - alpha), 0)
         total = derivative.sum(-1, keepdim=True).clamp_min_(torch.finfo(grad.dtype).tiny)
         mean = (derivative * grad).sum(-1, keepdim=True) / total
-        to_scores = derivative * (grad - mean)
+        grad_scores = derivative * (grad - mean)
         if not ctx.needs_input_grad[1]:
-            return to_scores, None
+            return grad_scores, None
         share = derivative / total
         narrow = alpha - 1
         logs = torch.xlogy(weights, weights)  # 0 for a weight of 0
-        by_alpha = (weights - share) / narrow**2
-        by_alpha = by_alpha - (logs - share * logs.sum(-1, keepdim=True)) / narrow
-        return to_scores, (grad * by_alpha).sum_to_size(alpha.shape)
+        grad_alpha = (weights - share) / narrow**2
+        grad_alpha = grad_alpha - (logs - share * logs.sum(-1, keepdim=True)) / narrow
+        return grad_scores, (grad * grad_alpha).sum_to_size(alpha.shape)
 
 
 class Entmax(ScaledDot):

@@ -74,7 +74,7 @@ class FixedPattern(Scored):
     positions = ()
     cost = "T*S*D"
     why = "its patterns are functions of the positions in one sequence"
-    one: Tensor
+    dtype_reference: Tensor
     ahead = {"patterns": ("next", "right", "last")}
 
     def __init__(
@@ -85,33 +85,32 @@ class FixedPattern(Scored):
         | None = None,
     ) -> None:
         super().__init__(shape)
-        named: tuple[str, ...] = BACKWARD if shape.causal else BOTH_WAYS
-        if patterns is not None:
-            named = tuple(patterns)
-        unknown = next((name for name in named if name not in PATTERNS), None)
-        if unknown is not None or not named:
+        defaults = BACKWARD if shape.causal else BOTH_WAYS
+        cycle: tuple[str, ...] = defaults if patterns is None else tuple(patterns)
+        unknown = next((name for name in cycle if name not in PATTERNS), None)
+        if unknown is not None or not cycle:
             got = "none" if unknown is None else repr(unknown)
             raise UsageError(f"fixed-pattern: patterns must be of {', '.join(PATTERNS)}, got {got}")
-        self.patterns = tuple(named[head % len(named)] for head in range(shape.heads))
-        # its dtype is the one to compute in
-        self.register_buffer("one", torch.ones(()), persistent=False)
+        self.patterns = tuple(cycle[head % len(cycle)] for head in range(shape.heads))
+        # has the dtype to compute in
+        self.register_buffer("dtype_reference", torch.ones(()), persistent=False)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         """Return the logarithms of the weights, up to a constant per row."""
         i, j, n = places(mask)
-        kind, found = torch.promote_types(self.one.dtype, torch.float32), {}
+        dtype, by_name = torch.promote_types(self.dtype_reference.dtype, torch.float32), {}
         for name in set(self.patterns):
-            cubed = base(name, j, n)
-            logarithm = torch.zeros_like(j, dtype=kind) if cubed is None else cubed.to(kind).log()
-            found[name] = (3 * logarithm).expand(n.shape[0], i.shape[1], j.shape[2])  # log of cube
-        return torch.stack([found[name] for name in self.patterns], 1)
+            root = base(name, j, n)
+            logarithm = torch.zeros_like(j, dtype=dtype) if root is None else root.to(dtype).log()
+            by_name[name] = (3 * logarithm).expand(n.shape[0], i.shape[1], j.shape[2])  # log of cube
+        return torch.stack([by_name[name] for name in self.patterns], 1)
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b H T S"]:
         """Return the visible tokens to which the pattern of each head gives weight."""
         i, j, n = places(mask)
         shape = (n.shape[0], i.shape[1], j.shape[2])
-        found = {name: support(name, i, j, n).expand(shape) for name in set(self.patterns)}
-        return torch.stack([found[name] for name in self.patterns], 1) & mask.dense()
+        by_name = {name: support(name, i, j, n).expand(shape) for name in set(self.patterns)}
+        return torch.stack([by_name[name] for name in self.patterns], 1) & mask.dense()
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

@@ -63,36 +63,36 @@ class Forgetting(ScaledDot):
         if real is not None:
             logs = logs.masked_fill(~real[:, None, :, None], 0)  # f = 1 for padding
         cache, sums = (None, None) if state is None else state
-        new = logs.cumsum(2)
-        new = new if sums is None else new + sums[:, :, -1:]
-        sums = append(sums, new, mask.valid.shape[1])
-        long = q is not None and not few_scores(q, sums, PLAIN_UP_TO)
-        if long and k.device.type != "cpu":  # the kernel gets float32 here
-            long = q.shape[2] * sums.shape[2] > PLAIN_ELSEWHERE  # type: ignore[union-attr]
+        new_sums = logs.cumsum(2)
+        new_sums = new_sums if sums is None else new_sums + sums[:, :, -1:]
+        sums = append(sums, new_sums, mask.valid.shape[1])
+        use_kernel = q is not None and not few_scores(q, sums, PLAIN_UP_TO)
+        if use_kernel and k.device.type != "cpu":  # the kernel gets float32 here
+            use_kernel = q.shape[2] * sums.shape[2] > PLAIN_ELSEWHERE  # type: ignore[union-attr]
         plain = prior is bias is None and self.evaluation_noise == 0
-        if long and plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
-            keys, values, kept = self._extend_cache(k, v, cache, mask.valid.shape[1])
+        if use_kernel and plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
+            keys, values, new_cache = self._extend_cache(k, v, cache, mask.valid.shape[1])
             assert keys is not None
-            y = self.faded(q, keys, values, sums, mask)
+            y = self.with_decay(q, keys, values, sums, mask)
             if y is not None:
-                return Out(y, (kept, sums))
-        decay = new - sums.transpose(-1, -2)  # [B, H, T, S]
+                return Out(y, (new_cache, sums))
+        decay = new_sums - sums.transpose(-1, -2)  # [B, H, T, S]
         out = super().answer(call._replace(state=cache, bias=decay if bias is None else decay + bias))
         return Out(out.y, (out.state, sums), out.scores)
 
-    def faded(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask) -> Float[Tensor, "B H T E"] | None:
+    def with_decay(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask) -> Float[Tensor, "B H T E"] | None:
         """Compute the output by torch's fused kernel; None if it is not faster.
 
         The sum at the query is the same for all of its keys and cancels, so one more channel of the keys holds minus
         their own sums, and that of the queries 1.
         """
-        kind, given, width = sums.dtype, v.dtype, v.shape[-1]
-        k, v = (repeat_heads(x, q.shape[1]).to(kind) for x in (k, v))
-        late = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that they lose no digits
-        q = torch.cat((q.to(kind) * self.scale, torch.ones_like(q[..., :1], dtype=kind)), -1)
+        dtype, output_dtype, width = sums.dtype, v.dtype, v.shape[-1]
+        k, v = (repeat_heads(x, q.shape[1]).to(dtype) for x in (k, v))
+        relative = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that they lose no digits
+        q = torch.cat((q.to(dtype) * self.scale, torch.ones_like(q[..., :1], dtype=dtype)), -1)
         with torch.autocast(q.device.type, enabled=False):  # 16 bits would round the sums
-            y = fused_dot(q, torch.cat((k, late), -1), F.pad(v, (0, 1)), mask, 1.0)
-        return None if y is None else y[..., :width].to(given)
+            y = fused_dot(q, torch.cat((k, relative), -1), F.pad(v, (0, 1)), mask, 1.0)
+        return None if y is None else y[..., :width].to(output_dtype)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

@@ -43,9 +43,9 @@ class Fourier(Unscored):
         if unpadded(mask):
             y = torch.fft.fft(x, dim=2).real
         elif not readable(valid):  # the lengths cannot be read: the dense form
-            y = waves(mask).to(x.dtype) @ x
+            y = cosines(mask).to(x.dtype) @ x
         else:
-            y = with_pads_last(lambda _, tokens: transformed(tokens, valid), mask, x)
+            y = with_pads_last(lambda _, tokens: transform(tokens, valid), mask, x)
         return Out(y.to(v.dtype), None)
 
     @classmethod
@@ -55,7 +55,7 @@ class Fourier(Unscored):
         return maps[:, :, 1:2], one_head((1, 0, -1, 0))
 
 
-def transformed(x: Float[Tensor, "B H T E"], valid: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
+def transform(x: Float[Tensor, "B H T E"], valid: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
     """Return the transform of the tokens of each right-padded row, with zeros for padding."""
     lengths, y = valid.sum(1), torch.zeros_like(x)
     for length in {*lengths.tolist()} - {0}:  # one FFT per length
@@ -64,7 +64,7 @@ def transformed(x: Float[Tensor, "B H T E"], valid: Bool[Tensor, "B T"]) -> Floa
     return y
 
 
-def waves(mask: Mask) -> Float[Tensor, "b 1 T S"]:
+def cosines(mask: Mask) -> Float[Tensor, "b 1 T S"]:
     """Return the matrix of cosines, with 0 for padding."""
     count = mask.valid.sum(1).clamp_min(1)[:, None, None, None]
     # modulo n in integers: the cosine of a large float would lose digits

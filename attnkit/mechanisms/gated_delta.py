@@ -84,21 +84,21 @@ class GatedDelta(Unscored):
         steps: int = 1,
     ) -> None:
         super().__init__(shape)
-        self.apart = erase == "channel"
+        self.separate_write = erase == "channel"
         if not 0 < strength <= 2:
             raise UsageError(f"gated-delta: strength must be above 0, at most 2, got {strength}")
         self.strength, self.steps = strength, at_least("gated-delta", "steps", steps)
         self.key_sets = self.value_sets = steps
         self.decays = {"none": 0, "scalar": 1, "channel": shape.head_width}[decay]
-        self.erases = shape.head_width if self.apart else 1
-        self.gates = self.decays + steps * (self.erases + self.apart)  # type: ignore[misc]
+        self.erases = shape.head_width if self.separate_write else 1
+        self.gates = self.decays + steps * (self.erases + self.separate_write)  # type: ignore[misc]
         if self.decays:
             channels = (shape.head_width,) if decay == "channel" else ()
             self.log_rate, self.step_bias = first_decays(shape.heads, *channels)
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """Compute the recurrence. The state is S^T [B, H, D, E]."""
-        kind = v.dtype
+        dtype = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
         real = real_keys(mask, k)
         if real is not None:
@@ -110,8 +110,8 @@ class GatedDelta(Unscored):
             erase, write = (x.masked_fill(pads, 0) for x in (erase, write))
             log_decay = None if log_decay is None else log_decay.masked_fill(pads, 0)
         # the state may stay None within one block, in a compiled graph only within one chunk
-        most = chunk(k) if torch.compiler.is_compiling() else BLOCK
-        if state is None and not 1 < k.shape[2] <= most:
+        max_tokens = chunk(k) if torch.compiler.is_compiling() else BLOCK
+        if state is None and not 1 < k.shape[2] <= max_tokens:
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
         if k.shape[2] == 1:
             assert state is not None
@@ -120,7 +120,7 @@ class GatedDelta(Unscored):
             y, state = scan(undecayed, BLOCK, state, q, k, v, erase, write)
         else:
             y, state = scan(chunked, BLOCK, state, q, k, v, log_decay, erase, write)
-        return Out(y[:, :, self.steps - 1 :: self.steps].to(kind), state)
+        return Out(y[:, :, self.steps - 1 :: self.steps].to(dtype), state)
 
     def rules(
         self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor
@@ -130,7 +130,7 @@ class GatedDelta(Unscored):
         The first step of a token has its decay; its query reads the state after the last step.
         """
         steps, heads = self.steps, self.shape.heads
-        sizes = [self.decays, steps * self.erases, steps * self.apart]
+        sizes = [self.decays, steps * self.erases, steps * self.separate_write]
         decay, *more = torch.split(gates, sizes, -1)
         log_decay = None
         if self.decays:
@@ -139,7 +139,7 @@ class GatedDelta(Unscored):
             log_decay = -rate * F.softplus(decay + bias)  # [B, H, T, 1 or D]
         erase, write = (torch.unflatten(x, -1, (steps, -1)).flatten(2, 3) for x in more)
         erase = self.strength * erase.sigmoid()  # [B, H, n T, 1 or D]
-        write = write.sigmoid() if self.apart else erase  # [B, H, n T, 1]
+        write = write.sigmoid() if self.separate_write else erase  # [B, H, n T, 1]
         if steps > 1:
             q = q.repeat_interleave(steps, 2)
             if log_decay is not None:
@@ -170,9 +170,9 @@ def chunk(x: Tensor) -> int:
     return CHUNKS.get(x.device.type, CHUNK)
 
 
-def even(length: int, most: int) -> int:
-    """Return the length of equal chunks that have at most `most` tokens."""
-    chunks = -(-length // most)
+def even_size(length: int, limit: int) -> int:
+    """Return the length of equal chunks that have at most `limit` tokens."""
+    chunks = -(-length // limit)
     return -(-length // chunks)
 
 
@@ -183,8 +183,8 @@ def one_step(
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     if log_decay is not None:
         state = state * log_decay.exp().transpose(-1, -2)
-    news = v * write - (k * erase) @ state
-    state = state + k.transpose(-1, -2) * news
+    update = v * write - (k * erase) @ state
+    state = state + k.transpose(-1, -2) * update
     return q @ state, state
 
 
@@ -206,17 +206,17 @@ def chunked(
     """
     length = k.shape[2]
     # an open length in a graph cannot be divided
-    size = min(chunk(k), length) if torch.compiler.is_compiling() else even(length, chunk(k))
+    size = min(chunk(k), length) if torch.compiler.is_compiling() else even_size(length, chunk(k))
     if (log_decay is None or log_decay.shape[-1] == 1) and usable(q, k, v, state):
         return delta_chunks(size, q, k, v, log_decay, erase, write, state)
     if state is None and size < length:
         state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-    given = [q, k, v * write, k * erase, *([] if log_decay is None else [log_decay])]
-    if spare := -length % size:
-        given = [F.pad(x, (0, 0, 0, spare)) for x in given]
+    inputs = [q, k, v * write, k * erase, *([] if log_decay is None else [log_decay])]
+    if padding := -length % size:
+        inputs = [F.pad(x, (0, 0, 0, padding)) for x in inputs]
     # [B, H, chunks, C, D]
-    q, k, v, left, *logs = (torch.unflatten(x, 2, (-1, size)) for x in given)
+    q, k, v, left, *logs = (torch.unflatten(x, 2, (-1, size)) for x in inputs)
     left_since, q_since, k_until, ends = left, q, k, None
     if logs:
         total = logs[0].cumsum(-2)

@@ -48,14 +48,14 @@ class Gaussian(Scored):
         if few_scores(q, k, PLAIN_UP_TO) or v.shape[-1] != k.shape[-1]:
             return None
         terms = []
-        rest = -half_square(k.to(widest(k.dtype)))
+        remainder = -half_square(k.to(widest(k.dtype)))
         for _ in range(1 if k.dtype in (torch.float32, torch.float64) else 3):
-            terms.append(rest.to(k.dtype))
-            rest = rest - terms[-1].to(rest.dtype)  # the rounding error
+            terms.append(remainder.to(k.dtype))
+            remainder = remainder - terms[-1].to(remainder.dtype)  # the rounding error
         # kernels need one width for q, k and v, a multiple of 8
-        spare = -(k.shape[-1] + len(terms)) % 8
-        k = F.pad(torch.cat((k, *terms), -1), (0, spare))
-        q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, spare))  # times 1 for each term
+        padding = -(k.shape[-1] + len(terms)) % 8
+        k = F.pad(torch.cat((k, *terms), -1), (0, padding))
+        q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, padding))  # times 1 for each term
         y = fused_dot(q, k, F.pad(v, (0, k.shape[-1] - v.shape[-1])), mask, 1.0)
         return None if y is None else y[..., : v.shape[-1]]
 

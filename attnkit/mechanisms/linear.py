@@ -88,8 +88,8 @@ class LinearAttention(Kernel):
             self.wide_k = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
 
     def maps(self) -> FeatureMaps:
-        known = self.feature_map == "elu" and self.wide_q is None
-        return super().maps()._replace(by_hand=partial(Features, None) if known else None)
+        by_hand = self.feature_map == "elu" and self.wide_q is None
+        return super().maps()._replace(by_hand=partial(Features, None) if by_hand else None)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Return the features of the queries up to a factor per query, or their logarithms as in `phi_k`."""

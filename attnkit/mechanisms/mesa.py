@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
+from attnkit.mechanisms.decay import states_before_chunks
 from attnkit.ops.conjugate_gradients import Systems, solution
 from attnkit.ops.fast_cpu import usable
 from attnkit.ops.linear_attention import widest
@@ -37,7 +38,7 @@ BLOCK, CHUNK = 16, 64
 """Number of tokens whose D x D systems are formed at once, and number of tokens in a chunk that forms none."""
 LONG = 256
 """Number of tokens between the states that training keeps; the rest is recomputed."""
-LEAST, FIRST = 0.25, 1.0
+MIN_RIDGE, INITIAL_RIDGE = 0.25, 1.0
 """Lower bound and initial value of L."""
 
 
@@ -58,16 +59,16 @@ class Mesa(Unscored):
         super().__init__(shape)
         self.decays = decay == "scalar"
         self.gates = 1 + self.decays  # type: ignore[misc]
-        start = math.log(math.expm1(FIRST - LEAST))  # the inverse of softplus
+        start = math.log(math.expm1(INITIAL_RIDGE - MIN_RIDGE))  # the inverse of softplus
         self.ridge = nn.Parameter(torch.full((shape.heads, shape.head_width), start))
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """Compute the layer. The state is K and V^T, in units of L, [B, H, D, D + E]."""
-        kind = v.dtype
+        dtype = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
         with torch.autocast(v.device.type, enabled=False):  # 16 bits would spoil the systems
             y, state = self.answers(q, k, v, gates, mask, state)
-        return Out(y.to(kind), state)
+        return Out(y.to(dtype), state)
 
     def answers(
         self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor, mask: Mask, state: State
@@ -80,14 +81,14 @@ class Mesa(Unscored):
             pads = ~real[:, None, :, None]
             k, v, logs, strength = (x.masked_fill(pads, 0) for x in (k, v, logs, strength))  # a = 1
         # dividing q and k by the root of L, which is constant, turns L into the identity
-        unit = (F.softplus(self.ridge.to(q.dtype)) + LEAST).sqrt()[:, None]
-        q, k = F.normalize(q, dim=-1) / unit, F.normalize(k, dim=-1) / unit
+        scale = (F.softplus(self.ridge.to(q.dtype)) + MIN_RIDGE).sqrt()[:, None]
+        q, k = F.normalize(q, dim=-1) / scale, F.normalize(k, dim=-1) / scale
         if not mask.causal:
             sums = (k * strength).transpose(-1, -2) @ torch.cat((k, v), -1)
-            return q @ fitted(*split(sums)), sums
+            return q @ solve_ridge(*split(sums)), sums
         if state is None and k.shape[2] > LONG:
-            state = empty(k, v)
-        return scan(solved, LONG, state, q, k, v, logs, strength)
+            state = empty_state(k, v)
+        return scan(solve, LONG, state, q, k, v, logs, strength)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
@@ -103,54 +104,51 @@ def split(sums: Tensor) -> tuple[Tensor, Tensor]:
     return sums[..., :width], sums[..., width:]
 
 
-def fitted(squares: Tensor, right: Tensor) -> Tensor:
+def solve_ridge(squares: Tensor, right: Tensor) -> Tensor:
     """Return (K + I)^-1 right, for K [..., D, D] and right [..., D, n]."""
     system = squares + torch.eye(squares.shape[-1], dtype=squares.dtype, device=squares.device)
     x: Tensor = torch.linalg.solve_ex(system, right).result  # unchecked: no wait for a device
     return x
 
 
-def empty(k: Tensor, v: Tensor) -> Tensor:
+def empty_state(k: Tensor, v: Tensor) -> Tensor:
     """Return the state before the first token."""
     return v.new_zeros((*k.shape[:2], k.shape[3], k.shape[3] + v.shape[3]))
 
 
-def solved(
+def solve(
     q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Compute the recurrence for T tokens, with q and k in units of L, log a and b [B, H, T, 1]."""
     found = None
     if k.shape[2] > 1 and usable(q, k, v, state):
-        found = by_steps(q, k, v, logs, strength, state)
+        found = solve_iteratively(q, k, v, logs, strength, state)
     if found is None:
-        found = scan(exactly, BLOCK, empty(k, v) if state is None else state, q, k, v, logs, strength)
+        found = scan(solve_exactly, BLOCK, empty_state(k, v) if state is None else state, q, k, v, logs, strength)
     return found
 
 
-def by_steps(
+def solve_iteratively(
     q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Compute `exactly` by conjugate gradients, also without a state; None if they need too many steps."""
+    """Compute `solve_exactly` by conjugate gradients, also without a state; None if they need too many steps."""
     length = k.shape[2]
     size = -(-length // -(-length // CHUNK))
-    given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
-    q, k, v, logs, strength = (torch.unflatten(x.contiguous(), 2, (-1, size)) for x in given)
+    inputs = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
+    q, k, v, logs, strength = (torch.unflatten(x.contiguous(), 2, (-1, size)) for x in inputs)
     total = logs.cumsum(-2)  # [B, H, chunks, C, 1]
     later = torch.ones(size, size, dtype=torch.bool).triu(1)
     fade = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
     since, until = total.exp(), (total[..., -1:, :] - total).exp()  # since chunk start, until end
-    fresh = (k * strength * until).transpose(-1, -2) @ torch.cat((k, v), -1)  # [.., D, D + E]
+    updates = (k * strength * until).transpose(-1, -2) @ torch.cat((k, v), -1)  # [.., D, D + E]
     weights = fade * strength.transpose(-1, -2)
     parts, before = [k, weights], None
     if state is None and size == length:
-        state = fresh[:, :, 0]
+        state = updates[:, :, 0]
     else:
-        states = list[Tensor]()
-        state = empty(k[:, :, 0], v[:, :, 0]) if state is None else state
-        for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
-            states.append(state)
-            state = state * end + new
-        squares, before = split(torch.stack(states, 2))
+        state = empty_state(k[:, :, 0], v[:, :, 0]) if state is None else state
+        states, state = states_before_chunks(state, since, updates)
+        squares, before = split(states)
         parts += [since, squares]
     x = solution(Systems(*(x.flatten(0, 2) for x in parts)), q.flatten(0, 2))
     if x is None:
@@ -161,25 +159,24 @@ def by_steps(
     return y.flatten(2, 3)[:, :, :length], state
 
 
-def exactly(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `solved` with one system of D equations per token."""
+def solve_exactly(
+    q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute `solve` with one system of D equations per token."""
     length, size = k.shape[2], min(BLOCK, k.shape[2])
-    given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
-    q, k, v, logs, strength = (torch.unflatten(x, 2, (-1, size)) for x in given)
+    inputs = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
+    q, k, v, logs, strength = (torch.unflatten(x, 2, (-1, size)) for x in inputs)
     total = logs.cumsum(-2)  # [B, H, blocks, C, 1]
     since, until = total.exp(), (total[..., -1:, :] - total).exp()  # since chunk start, until end
     written = k * strength
-    fresh = (written * until).transpose(-1, -2) @ torch.cat((k, v), -1)  # [.., D, D + E]
-    states = list[Tensor]()
-    for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
-        states.append(state)
-        state = state * end + new
-    old_squares, old_values = split(torch.stack(states, 2))
+    updates = (written * until).transpose(-1, -2) @ torch.cat((k, v), -1)  # [.., D, D + E]
+    states, state = states_before_chunks(state, since, updates)
+    old_squares, old_values = split(states)
     later = torch.ones(size, size, dtype=torch.bool, device=k.device).triu(1)
     fade = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
-    own = fade @ (written.unsqueeze(-1) * k.unsqueeze(-2)).flatten(-2)  # [.., blocks, C, D D]
-    squares = torch.unflatten(own, -1, (k.shape[-1], -1))
+    products = fade @ (written.unsqueeze(-1) * k.unsqueeze(-2)).flatten(-2)  # [.., blocks, C, D D]
+    squares = torch.unflatten(products, -1, (k.shape[-1], -1))
     squares = squares + since.unsqueeze(-1) * old_squares.unsqueeze(-3)  # [.., C, D, D]
-    x = fitted(squares, q.unsqueeze(-1)).squeeze(-1)  # [B, H, blocks, C, D]
+    x = solve_ridge(squares, q.unsqueeze(-1)).squeeze(-1)  # [B, H, blocks, C, D]
     y = (x @ written.transpose(-1, -2) * fade) @ v + (x * since) @ old_values
     return y.flatten(2, 3)[:, :, :length], state

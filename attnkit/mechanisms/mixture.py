@@ -59,18 +59,18 @@ class Mixture(Scored):
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         """Return the weighted sum of the parts' scores; their queries and keys are consecutive heads."""
         queries, keys = (() if x is None else torch.split(x, self.shape.heads, 1) for x in (q, k))
-        first_q, first_k, each = 0, 0, list[Tensor]()
+        first_q, first_k, part_scores = 0, 0, list[Tensor]()
         for part in self._scored():
             # slices of x, for parts that read them, are the last heads of the queries
-            own_q: Any = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
-            own_k: Any = part.cached_keys(keys[first_k]) if "k" in part.uses else None
-            each.append(part.scores(own_q, own_k, mask))
+            part_q: Any = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
+            part_k: Any = part.cached_keys(keys[first_k]) if "k" in part.uses else None
+            part_scores.append(part.scores(part_q, part_k, mask))
             first_q += self.own and "q" in part.uses  # the next part has the next heads
             first_k += self.own and "k" in part.uses
         weights = self.mixing()
         if weights is not None:
-            each = [weight * scores for weight, scores in zip(weights, each, strict=True)]
-        return reduce(torch.add, each)
+            part_scores = [weight * scores for weight, scores in zip(weights, part_scores, strict=True)]
+        return reduce(torch.add, part_scores)
 
     def mixing(self) -> Float[Tensor, " n"] | None:
         """Return the weights of the parts, or None for a plain sum."""

@@ -48,16 +48,16 @@ class Segments(NamedTuple):
     """Rows in which each token is a landmark of its own; None: no row."""
 
     @classmethod
-    def of(cls, mask: Mask, most: int) -> "Segments":
-        """Return segments of the tokens: at most `most` per row, and fewer than columns."""
-        if mask.k_pos.shape[1] % most == 0 and unpadded(mask):  # runs of equal length
-            return cls(most)
+    def of(cls, mask: Mask, max_landmarks: int) -> "Segments":
+        """Return segments of the tokens: at most `max_landmarks` per row, and fewer than columns."""
+        if mask.k_pos.shape[1] % max_landmarks == 0 and unpadded(mask):  # runs of equal length
+            return cls(max_landmarks)
         real = mask.valid.sum(1, keepdim=True)  # [b, 1]
-        own = real.clamp_max(most)
-        segment = (mask.k_pos * own).div(real.clamp_min(1), rounding_mode="floor")
-        slots = torch.arange(most, device=segment.device)
+        count = real.clamp_max(max_landmarks)
+        segment = (mask.k_pos * count).div(real.clamp_min(1), rounding_mode="floor")
+        slots = torch.arange(max_landmarks, device=segment.device)
         member = (segment[:, None, :] == slots[:, None]) & mask.valid[:, None, :]
-        return cls(most, member, slots < own, (real <= most)[:, :, None, None])
+        return cls(max_landmarks, member, slots < count, (real <= max_landmarks)[:, :, None, None])
 
     def means(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H M D"]:
         """Return the landmarks of x."""

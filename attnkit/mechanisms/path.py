@@ -80,8 +80,8 @@ class Path(ScaledDot):
         factor = self._factor(mask, wide)
         if not self.in_blocks(call, q.shape[2], total):
             rows, size = [], SHORT_CHUNK if readable(mask.valid) else CHUNK
-            for own in zip(*(torch.split(x, size, 2) for x in (q, k, w, strength)), strict=True):
-                scores, past = carried(Chunk(*own), past)
+            for tensors in zip(*(torch.split(x, size, 2) for x in (q, k, w, strength)), strict=True):
+                scores, past = chunk_scores(Chunk(*tensors), past)
                 rows.append(F.pad(scores, (0, total - scores.shape[3])))  # later keys are masked
             state = past.to(v.dtype), values
             return self.weigh(call, torch.cat(rows, 2), values, state, factor)
@@ -93,10 +93,10 @@ class Path(ScaledDot):
         def answers(chunk: RowBlock, keys: Tensor, read: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
             seen, bias, *rows = read
             assert seen is not None
-            scores, keys = carried(Chunk(*rows), keys)  # type: ignore[arg-type]
-            own = call._replace(mask=mask.part(*chunk), bias=bias)
-            part = None if factor is None else factor[:, :, chunk.first : chunk.last]
-            return self.weigh(own, scores, seen, None, part).y, keys
+            scores, keys = chunk_scores(Chunk(*rows), keys)  # type: ignore[arg-type]
+            chunk_call = call._replace(mask=mask.part(*chunk), bias=bias)
+            chunk_factor = None if factor is None else factor[:, :, chunk.first : chunk.last]
+            return self.weigh(chunk_call, scores, seen, None, chunk_factor).y, keys
 
         y, past = recomputed(answers, chunks, past, (values, bias, q, k, w, strength))
         return Out(y, (past.to(v.dtype), values))
@@ -110,7 +110,7 @@ class Path(ScaledDot):
         return mechanism.weights(q, k, k, mask, gates=gates)[:, :, 1:], one_head((1 / 3, 2 / 3))
 
 
-def carried(
+def chunk_scores(
     chunk: Chunk, past: Float[Tensor, "B H S D"]
 ) -> tuple[Float[Tensor, "B H C S+C"], Float[Tensor, "B H S+C D"]]:
     """Return the scores of a chunk against earlier keys and its own, and all keys as its last token sees them.

@@ -96,13 +96,13 @@ class Performer(Kernel):
         projection = self.projection
         if projection is not None and self.training and self.redraw_every:
             projection = projection.clone()  # `directions` are drawn in place
-        q, k = partial(self._along, projection=projection), partial(self._map_k, projection)
+        q, k = partial(self._project, projection=projection), partial(self._map_k, projection)
         by_hand = partial(self._features, projection) if projection is not None and self.exponent else None
         return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent, by_hand)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Return the features of the queries up to a factor per query, or their logarithms as in `phi_k`."""
-        return self._along(q, self.projection)  # |q|^2 / 2 is one of the factors that cancel
+        return self._project(q, self.projection)  # |q|^2 / 2 is one of the factors that cancel
 
     def phi_k(self, k: Tensor, valid: Tensor) -> Float[Tensor, "B H S M"]:
         """Return the logarithms of the features of the keys, or for the relu kernel the features."""
@@ -114,21 +114,21 @@ class Performer(Kernel):
         return Features(torch.cat((along, -along)) if self.kernel == "hyperbolic" else along)
 
     def _map_k(self, projection: Tensor | None, k: Tensor) -> Tensor:
-        along = self._along(k, projection)
+        projected = self._project(k, projection)
         if self.kernel == "relu":
-            return along
+            return projected
         half_norm: Tensor = k.square().sum(-1, keepdim=True) * (0.5 * k.shape[-1] ** -0.5)
-        return along - half_norm
+        return projected - half_norm
 
-    def _along(self, x: Tensor, projection: Tensor | None) -> Tensor:
+    def _project(self, x: Tensor, projection: Tensor | None) -> Tensor:
         """Return w x for each direction (and -w x if hyperbolic), or for the relu kernel the features."""
         scale: float = x.shape[-1] ** -0.25  # for q and for k: together 1 / sqrt(D)
-        along = x * scale if projection is None else product(x, projection.to(x.dtype) * scale)
+        projected = x * scale if projection is None else product(x, projection.to(x.dtype) * scale)
         if self.kernel == "relu":
-            return F.relu(along) + RELU_FLOOR
+            return F.relu(projected) + RELU_FLOOR
         if self.kernel == "hyperbolic":
-            along = torch.cat((along, -along), -1)
-        return along
+            projected = torch.cat((projected, -projected), -1)
+        return projected
 
     def _count(self, projection: Tensor) -> None:
         """Count a training call in the saved buffer, and redraw the directions if it is time."""
@@ -139,8 +139,8 @@ class Performer(Kernel):
         self.calls.fill_(count)
         self._counted = (self.calls._version, count, seed)
         if count % self.redraw_every == 0:
-            turn = seed + count // self.redraw_every  # both are saved: a resumed run draws the same
-            projection.copy_(directions(projection.shape[0], projection.shape[1], turn))
+            draw_seed = seed + count // self.redraw_every  # both are saved: a resumed run draws the same
+            projection.copy_(directions(projection.shape[0], projection.shape[1], draw_seed))
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

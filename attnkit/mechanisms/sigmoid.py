@@ -66,11 +66,11 @@ class Sigmoid(ScaledDot):
             return None
         offset = None
         if isinstance(self.bias, Tensor):
-            more = (self.bias.to(q.dtype) / self.scale)[:, None, None].expand(*q.shape[:3], 1)
-            q, k = torch.cat((q, more), -1), F.pad(k, (0, 1), value=1.0)
+            bias_channel = (self.bias.to(q.dtype) / self.scale)[:, None, None].expand(*q.shape[:3], 1)
+            q, k = torch.cat((q, bias_channel), -1), F.pad(k, (0, 1), value=1.0)
         elif self.bias is None:
             length, keys = mask.q_pos.shape[1], mask.k_pos.shape[1]
-            parts = [mask.part(at, min(at + COUNTED, length), keys) for at in range(0, length, COUNTED)]
+            parts = [mask.part(first, min(first + COUNTED, length), keys) for first in range(0, length, COUNTED)]
             offset = torch.cat([self.log_n(part, q.dtype) for part in parts], 2)
         else:
             offset = q.new_full((1, 1, q.shape[2], 1), self.bias)

@@ -61,8 +61,8 @@ class SunkSoftmax(torch.autograd.Function):
         q, k, v, z, y, total, *bias = ctx.saved_tensors
         grads = operator(FLASH_BACKWARD)(grad, q, k, v, y, total, 0.0, ctx.causal, attn_mask=bias[0] if bias else None)
         share = (z.to(total.dtype)[:, None] - total).exp()  # weight of the sink
-        to_z = -(share * (grad * y).sum(-1)).sum((0, 2))  # dy / dz = -share y
-        return (*grads, to_z.to(z.dtype), None, None)
+        grad_z = -(share * (grad * y).sum(-1)).sum((0, 2))  # dy / dz = -share y
+        return (*grads, grad_z.to(z.dtype), None, None)
 
 
 class Sink(ScaledDot):
@@ -120,8 +120,8 @@ class Sink(ScaledDot):
             return None  # for `weights`: the values are the identity
         if self.window is not None:
             return None if torch.compiler.is_compiling() else self._near(q, k, v, mask)
-        able = usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
-        if not able or few_scores(q, k, PLAIN_UP_TO):
+        supported = usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
+        if not supported or few_scores(q, k, PLAIN_UP_TO):
             return None
         causal = mask.layout == "packed" and mask.causal and queries == keys
         bias = None
@@ -157,10 +157,10 @@ class Sink(ScaledDot):
         length, keep = q.shape[2], self.keep
         k, v = (repeat_heads(x, q.shape[1]).contiguous() for x in (k, v))  # one memory layout: products round alike
         band = Band.of(self.window, length, causal=causal)
-        spare = -length % band.step
-        around = (0, 0, band.before, spare + band.after)
+        padding = -length % band.step
+        around = (0, 0, band.before, padding + band.after)
         near_k, near_v = (F.pad(x, around).unfold(2, band.width, band.step) for x in (k, v))
-        blocks = torch.unflatten(F.pad(q, (0, 0, 0, spare)), 2, (-1, band.step))
+        blocks = torch.unflatten(F.pad(q, (0, 0, 0, padding)), 2, (-1, band.step))
         distance = band.distances(q.device)  # [step, width]
         inside = (distance.abs() <= self.window) & (distance >= (0 if causal else -length))
         real = F.pad(valid, around[2:]).unfold(1, band.width, band.step)[:, None, :, None]
@@ -173,7 +173,7 @@ class Sink(ScaledDot):
         first = first.masked_fill(~(beyond & valid[:, None, None, :keep]), -torch.inf)
         near = near.flatten(2, 3)[:, :, :length]  # [B, H, T, width]
         weights = with_sink(torch.cat((near, first), -1), self.sink(q)).to(v.dtype)
-        near = F.pad(weights[..., : band.width], (0, 0, 0, spare))
+        near = F.pad(weights[..., : band.width], (0, 0, 0, padding))
         near = torch.unflatten(near, 2, (-1, band.step)) @ near_v.transpose(-1, -2)
         y: Tensor = near.flatten(2, 3)[:, :, :length]
         return y + weights[..., band.width :] @ v[:, :, :keep]

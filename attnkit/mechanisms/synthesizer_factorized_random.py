@@ -30,9 +30,9 @@ class SynthesizerFactorizedRandom(PositionScored):
         word = "synthesizer-factorized-random"
         size = (shape.heads, shape.max_length, at_least(word, "rank", rank))
         # so that the sum of k products has this scale
-        each = (above(word, "scale", scale) / rank**0.5) ** 0.5
-        self.rows = nn.Parameter(torch.randn(size) * each)
-        self.columns = nn.Parameter(torch.randn(size) * each)
+        std = (above(word, "scale", scale) / rank**0.5) ** 0.5
+        self.rows = nn.Parameter(torch.randn(size) * std)
+        self.columns = nn.Parameter(torch.randn(size) * std)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         check_length(mask, self.rows.shape[1], "synthesizer-factorized-random")

@@ -183,7 +183,7 @@ class FastBlock:
         assert forward is not None
         self.up, self.down = product_of(forward.up), product_of(forward.down)
         self.gate = None if forward.gate is None else product_of(forward.gate)
-        self.function, self.before = forward.function, block.before
+        self.function, self.before = forward.function, block.norm_first
         if self.function is F.relu:
             self.function = torch.relu_  # in place: the product is not used elsewhere
         norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
@@ -207,7 +207,7 @@ class FastBlock:
         """Return self-attention."""
         parts = self.own.project(x, step.sentences)
         if step.turns is not None:
-            parts = torch.cat((Rotary.turned(parts[:2], *step.turns), parts[2:]))
+            parts = torch.cat((Rotary.rotate(parts[:2], *step.turns), parts[2:]))
         step.new[self.depth].copy_(parts[1:])  # a view of the cache
         return self.own.mix(parts[0], step.own[self.depth], step.past)
 
@@ -300,7 +300,7 @@ class FastDecoder:
         x = self.embed(ids[:, 0], place)
         turns = None
         if self.rotary is not None:
-            turns = self.rotary.turns(state.own, torch.tensor([[place]]))
+            turns = self.rotary.cos_sin(state.own, torch.tensor([[place]]))
         step = Step(state.pads.shape[0], turns, *state.add_tokens(), state.memory_caches, state.pads_of_heads)
         for block in self.blocks:
             x = block(x, step)

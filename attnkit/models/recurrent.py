@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnkit.attention import Mask, State
 from attnkit.layers import Dropout, MultiHead
-from attnkit.layers.recurrence import BidirectionalLayer, CellState, RecurrentLayer, turned_columns
+from attnkit.layers.recurrence import BidirectionalLayer, CellState, RecurrentLayer, reversed_order
 from attnkit.models.base import EncoderDecoder, position_limit
 from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
 from attnkit.ops.onednn import Linear
@@ -55,10 +55,10 @@ class RecurrentModel(EncoderDecoder):
         self.limit = position_limit(self.attention)
 
     def encode(self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]) -> Float[Tensor, "B S W"]:
-        turned = turned_columns(valid)
+        order = reversed_order(valid)
         x: Tensor = self.embed_source(source)
         for number, layer in enumerate(self.encoder):
-            x = layer(self.dropout(x) if number else x, turned)
+            x = layer(self.dropout(x) if number else x, order)
         return x
 
     def first_state(self, memory: Float[Tensor, "B S W"]) -> tuple[CellState, ...]:

@@ -3,7 +3,7 @@
 The matrix of token t is 1 + K_t, K_t = sum_j W_tj k_j k_j^T + s_t S. It is symmetric with eigenvalues of at least 1,
 so a few steps reduce the residual to rounding error. No K_t is formed: the products of all K_t with their vectors are
 two matrix products a chunk. Source of the method for these systems: von Oswald et al. 2025, "MesaNet", section 4. The
-plain implementation is `mechanisms.mesa.fitted`.
+plain implementation is `mechanisms.mesa.solve_ridge`.
 """
 
 from typing import Any, NamedTuple

@@ -49,5 +49,5 @@ def of_last_roles() -> Iterator[Any]:
 @pytest.mark.parametrize("subject", [*of_last_roles()])
 def test_it_stays_on_its_device_and_never_waits_for_it(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entmax, "NEWTON", 2)  # without values no search ends early; steps are alike
-    monkeypatch.setattr(entmax, "HALVINGS", 2)
+    monkeypatch.setattr(entmax, "BISECTIONS", 2)
     watch_updates_and_steps(subject)

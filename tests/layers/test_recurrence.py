@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from attnkit.layers.recurrence import SRU, BidirectionalLayer, RecurrentLayer, turned_columns
+from attnkit.layers.recurrence import SRU, BidirectionalLayer, RecurrentLayer, reversed_order
 
 LENGTHS = torch.tensor([7, 1, 4])
 
@@ -39,7 +39,7 @@ def test_every_value_passes_a_bidirectional_layer_of_closed_srus() -> None:
     for direction in (layer.forwards, layer.backwards):
         nn.init.constant_(direction.cell.bias, -1e3)  # r = 0
     x, valid = torch.randn(3, 7, 8), torch.arange(7) < LENGTHS[:, None]
-    y = layer(x, turned_columns(valid))
+    y = layer(x, reversed_order(valid))
     torch.testing.assert_close(y[valid], x[valid] * math.sqrt(3))
 
 
@@ -80,10 +80,10 @@ def test_both_directions_equal_torch_on_packed_rows(cell: str) -> None:
     valid = torch.arange(7) < LENGTHS[:, None]
     packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
     expected, _ = pad_packed_sequence(peer(packed)[0], batch_first=True)
-    found = layer(x, turned_columns(valid))
+    found = layer(x, reversed_order(valid))
     torch.testing.assert_close(found[valid], expected[valid])
 
 
 def test_rows_turn_round_within_their_tokens() -> None:
     valid = torch.arange(4) < torch.tensor([[3], [4], [1]])
-    assert turned_columns(valid).view(3, 4).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4], [8, 9, 10, 11]]
+    assert reversed_order(valid).view(3, 4).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4], [8, 9, 10, 11]]

@@ -50,14 +50,14 @@ def test_the_fused_kernel_is_the_plain_path_with_its_gradients(heads: int, monke
 def test_the_fused_kernel_is_taken_from_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = MultiHead.build("forgetting", 12, 3, 400, causal=True).double().eval()
     x, calls = torch.randn(1, 330, 12).double(), list[bool]()
-    faded = Forgetting.faded
+    with_decay = Forgetting.with_decay
 
     def counted(*given: object) -> torch.Tensor | None:
-        y = faded(*given)  # type: ignore[arg-type]
+        y = with_decay(*given)  # type: ignore[arg-type]
         calls.append(y is not None)
         return y
 
-    monkeypatch.setattr(Forgetting, "faded", counted)
+    monkeypatch.setattr(Forgetting, "with_decay", counted)
     with torch.no_grad():
         whole = layer(x, Mask.packed(330, x.device, causal=True)).y
         state = layer(x[:, :20], Mask.packed(20, x.device, causal=True)).state

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.mechanisms.fourier import Fourier, waves
+from attnkit.mechanisms.fourier import Fourier, cosines
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 64, 101])
@@ -16,7 +16,7 @@ def test_the_map_is_the_matrix_of_cosines(length: int) -> None:
     i = torch.arange(length).double()
     expected = (2 * math.pi * i[:, None] * i / length).cos().expand(1, 2, -1, -1)
     torch.testing.assert_close(Fourier(Shape(2, 3, 200)).weights(None, None, v, mask), expected)
-    torch.testing.assert_close(waves(mask).expand(1, 2, -1, -1), expected)
+    torch.testing.assert_close(cosines(mask).expand(1, 2, -1, -1), expected)
 
 
 def test_each_row_has_the_waves_of_its_own_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,8 @@ def test_systems_that_need_many_steps_are_solved_exactly(monkeypatch: pytest.Mon
     mechanism, mask = made(), Mask.packed(20, q.device, causal=True)
     wanted = mechanism(q, k, v, mask, gates=gates).y
     monkeypatch.setattr(conjugate_gradients, "STEPS", 1)
-    exactly, calls = mesa.exactly, list[int]()
-    monkeypatch.setattr(mesa, "exactly", lambda *given: calls.append(1) or exactly(*given))
+    exactly, calls = mesa.solve_exactly, list[int]()
+    monkeypatch.setattr(mesa, "solve_exactly", lambda *given: calls.append(1) or exactly(*given))
     torch.testing.assert_close(mechanism(q, k, v, mask, gates=gates).y, wanted)
     assert calls
 
