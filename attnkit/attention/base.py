@@ -83,18 +83,18 @@ class Attention(nn.Module, ABC):
     given: ClassVar[dict[str, dict[str, Any]]] = {}
     """Class attributes that change once an option is set: option -> attribute -> its value."""
     causal: ClassVar[bool] = True
-    """Whether it can hide the future, as a decoder needs."""
+    """Whether the mechanism can hide the future, as a decoder needs."""
     encoder: ClassVar[bool] = True
-    """Whether it can attend in both directions."""
+    """Whether the mechanism can attend in both directions."""
     cross: ClassVar[bool] = True
-    """Whether it can attend to another sequence."""
+    """Whether the mechanism can attend to another sequence."""
     limit: int | str | None = None
     """Maximum number of positions that the weights support; "max_length" in a class, a number in an instance."""
     positions: ClassVar[tuple[str, ...]] = ("rope", "alibi", "relative")
     """Position encodings (`model.positions`) that work with this mechanism."""
     map: ClassVar[str] = "exact"
-    """Kind of the matrix that `weights` returns: "exact" if the mechanism computes it, "effective" if its output is
-    equivalent to it. Rows of an effective matrix may have negative entries and need not sum to 1."""
+    """Kind of the matrix that `weights` returns: "exact" if the mechanism computes that matrix, "effective" if it only
+    gives the same output. Rows of an effective matrix may have negative entries and need not sum to 1."""
     cost: ClassVar[str] = "T*S*D"
     """Time complexity of one head, shown to users."""
     quadratic: ClassVar[bool] = True
@@ -116,14 +116,14 @@ class Attention(nn.Module, ABC):
     softmax: bool = True
     """Whether an exact, normalised map is the softmax of scores."""
     recorded: bool = False
-    """Whether the maps are being recorded. A decoder that calls the mechanism token by token sets False meanwhile, and
-    then calls it once more for whole rows."""
+    """Whether the maps are being recorded. A decoder that calls the mechanism token by token sets False during these
+    calls, and then calls the mechanism once more for whole rows."""
     rotary_parts: ClassVar[int] = 1
     """Number of equal slices of the head width; rotary positions rotate pairs of channels within each slice."""
     onnx: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")
-    """Places in which torch's ONNX exporter supports it at any length."""
+    """Places in which torch's ONNX exporter supports the mechanism at any length."""
     adopts_maps: ClassVar[bool] = False
-    """Whether it can be initialised from the maps of another mechanism, by `adopt_maps`."""
+    """Whether the mechanism can be initialised from the maps of another one, by `adopt_maps`."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class Unscored(Attention):
     map: ClassVar[str] = "effective"
     quadratic: ClassVar[bool] = False
     whole_sequences: ClassVar[bool] = False
-    """Whether it computes whole sequences only, without a state."""
+    """Whether the mechanism computes whole sequences only, without a state."""
 
     @abstractmethod
     def attend(

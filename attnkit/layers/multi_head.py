@@ -117,7 +117,7 @@ class MultiHead(nn.Module):
             options: Options of the mechanism and of the layer, as in a recipe.
 
         Raises:
-            UsageError: If the word or an option is unknown, or the mechanism cannot have this role.
+            UsageError: If heads do not divide width, an argument is unknown, or the mechanism cannot have this role.
         """
         if heads < 1 or width < 1 or width % heads:
             raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
@@ -160,12 +160,12 @@ class MultiHead(nn.Module):
         values: Float[Tensor, "B S W"] | None = None,
         first: Float[Tensor, "R H T D"] | None = None,
     ) -> Out:
-        """Attend; Out.y is [R, T, W].
+        """Return the output, with y [R, T, W], and the new state.
 
         Args:
             memory: Sequence that cross attention attends to; may be omitted once a state exists. x may have K rows
                 (beams) for each row of memory or state: queries are folded, keys are never copied.
-            values: Sequence, beside the memory, from which values are projected instead.
+            values: Sequence from which values are projected in place of the memory.
             first: Values of the first layer of self-attention, for the option `value_residual`.
 
         Raises:

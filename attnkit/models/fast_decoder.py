@@ -228,7 +228,7 @@ class Step(NamedTuple):
 
     sentences: int
     turns: tuple[Tensor, Tensor] | None
-    """Cosines and sines of rotary positions, see `Rotary.turns`."""
+    """Cosines and sines of rotary positions, see `Rotary.cos_sin`."""
     new: Sequence[Float[Tensor, "2 B H K D"]]
     """Views of the cache of each layer for the keys and values of these tokens."""
     own: list[Cache]
