@@ -74,7 +74,7 @@ search/base.py: min(k + 1, rows[0].numel()) => min(k, rows[0].numel())
 train/loss.py: (smoothing - 1) * weights) => (0 - 1) * weights)
 train/loss.py: share = -smoothing / size => share = -smoothing
 # train/test_loss.py train/test_fit.py
-train/loss.py: min(1.0, step / chosen.anneal) => step / chosen.anneal
+train/loss.py: min(1.0, step / tailr.anneal) => step / tailr.anneal
 # train/test_fit.py train/test_checkpoint.py
 train/optimiser.py: mean[name] /= len(self.recent) => mean[name] /= self.count
 train/optimiser.py: self.decay, (1 + step) / (10 => self.decay, (1 + step) / (9
@@ -88,7 +88,7 @@ train/checkpoint.py: run.log.flush() => pass
 train/fit.py: if not math.isfinite(self.gradient_norm) => if False
 train/batch_stream.py: self.epoch + 1, 0 => self.epoch, 0
 # train/test_fit.py
-train/fit.py: self.part += losses.nll => self.part += losses.total
+train/fit.py: self.local_nll += losses.nll => self.local_nll += losses.total
 # train/test_ranks.py
 train/batch_stream.py: if number % ranks == rank => if rank == 0
 # data/test_batch.py

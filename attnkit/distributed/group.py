@@ -28,9 +28,9 @@ Value = TypeVar("Value")
 TIMEOUT = timedelta(minutes=10)
 """Timeout for ranks that are alive but late, at the start and in sums of tensors; dead ranks are noticed at once by
 the closed connection."""
-LONGEST_WORK = timedelta(days=30)
+OBJECT_TIMEOUT = timedelta(days=30)
 """Timeout for collectives on objects, which wait while the main process works alone, e.g. encodes a corpus."""
-NAMING = 5.0
+DETECTION = 5.0
 """Maximum number of seconds to find out which rank was lost."""
 FAREWELL = 2.0
 """Number of seconds that other ranks then stay alive, so that the main process sees which rank was lost first."""
@@ -52,9 +52,9 @@ class RankGroup:
     """Key-value store of torch.distributed, shared by all ranks."""
     rank: int
     size: int
-    control: Any
+    object_group: Any
     """Process group of torch.distributed for objects."""
-    places: Sequence[tuple[str, int]] = ()
+    processes: Sequence[tuple[str, int]] = ()
     """Host and process id of each rank."""
 
 
@@ -86,8 +86,8 @@ def is_main_process() -> bool:
     return rank() == 0
 
 
-def join(words: Sequence[str] = ()) -> None:
-    """Join the group of processes; `words` is the command line, which must be the same on all ranks.
+def join(command: Sequence[str] = ()) -> None:
+    """Join the group of processes; `command` is the command line, which must be the same on all ranks.
 
     Raises:
         UnavailableError: If the variables of torchrun are incomplete, or not all ranks join.
@@ -104,11 +104,10 @@ def join(words: Sequence[str] = ()) -> None:
         if gpu and (local := int(os.environ.get("LOCAL_RANK", "0"))) < torch.cuda.device_count():
             torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-        how: Any = {"store": store, "rank": number, "world_size": count, "timeout": TIMEOUT}
-        dist.init_process_group(backend, **how)
-        control = dist.new_group(backend="gloo", timeout=LONGEST_WORK)
-        _group = RankGroup(store, number, count, control)
-        found = all_gather_object(((socket.gethostname(), os.getpid()), list(words)))
+        dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=TIMEOUT)
+        object_group = dist.new_group(backend="gloo", timeout=OBJECT_TIMEOUT)
+        _group = RankGroup(store, number, count, object_group)
+        ranks = all_gather_object(((socket.gethostname(), os.getpid()), list(command)))
         if number == 0:
             store.set(JOINED, "")
     except (ValueError, RuntimeError) as error:
@@ -117,12 +116,12 @@ def join(words: Sequence[str] = ()) -> None:
             f"the processes of this command cannot meet ({reason}): start them with torchrun, or "
             "in one process with --nproc N"
         ) from error
-    _group.places = [place for place, _ in found]
-    lines = [line for _, line in found]
-    if other := next((n for n, line in enumerate(lines) if line != lines[0]), 0):
+    _group.processes = [process for process, _ in ranks]
+    commands = [command for _, command in ranks]
+    if other := next((n for n, command in enumerate(commands) if command != commands[0]), 0):
         raise UsageError(
             f"ranks have different commands: rank {other} was started with "
-            f"{' '.join(lines[other])[:200]!r}, rank 0 with {' '.join(lines[0])[:200]!r}"
+            f"{' '.join(commands[other])[:200]!r}, rank 0 with {' '.join(commands[0])[:200]!r}"
         )
 
 
@@ -143,9 +142,9 @@ def broadcast_object(value: Value | None) -> Value:
         import torch
         import torch.distributed as dist
 
-        dist.broadcast_object_list(values, group=_group.control, device=torch.device("cpu"))
-    found: Value = values[0]
-    return found
+        dist.broadcast_object_list(values, group=_group.object_group, device=torch.device("cpu"))
+    result: Value = values[0]
+    return result
 
 
 def all_gather_object(value: Value) -> list[Value]:
@@ -154,9 +153,9 @@ def all_gather_object(value: Value) -> list[Value]:
         return [value]
     import torch.distributed as dist
 
-    found: list[Any] = [None] * _group.size
-    dist.all_gather_object(found, value, group=_group.control)
-    return found
+    values: list[Any] = [None] * _group.size
+    dist.all_gather_object(values, value, group=_group.object_group)
+    return values
 
 
 def all_reduce_sum(values: "Tensor") -> "Tensor":
@@ -199,25 +198,24 @@ def lost(error: BaseException) -> AttnkitError | None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it once another rank has ended
     leave()  # closed connections end the wait of other ranks
-    found = _cause(group)
+    cause = _cause(group)
     if group.rank:
         time.sleep(FAREWELL)
-    return found
+    return cause
 
 
 def _cause(group: RankGroup) -> AttnkitError:
     """Wait until another rank has reported an error or its process is gone."""
     others = [number for number in range(group.size) if number != group.rank]
-    limit = time.monotonic() + NAMING
-    while time.monotonic() < limit:
+    deadline = time.monotonic() + DETECTION
+    while time.monotonic() < deadline:
         with suppress(RuntimeError):  # the process that hosts the store may be gone
             for number in others:
                 if group.store.check([f"error/{number}"]):
                     name, text = json.loads(group.store.get(f"error/{number}"))
                     return getattr(errors, name, AttnkitError)(f"rank {number}: {text}")
-        if gone := [str(number) for number in others if not _alive(*group.places[number])]:
-            which = f"rank{'s' * (len(gone) > 1)} {', '.join(gone)}"
-            return PeerLostError(f"{which} {LOST}")
+        if gone := [str(number) for number in others if not _alive(*group.processes[number])]:
+            return PeerLostError(f"rank{'s' * (len(gone) > 1)} {', '.join(gone)} {LOST}")
         time.sleep(POLL)
     return PeerLostError(f"another rank {LOST}")
 

@@ -26,7 +26,7 @@ from attnkit.models import Model
 from attnkit.train.events import Emit, ProgressEvent
 
 MATCHING = "mean squared error"
-EVERY = 1.0
+EVENT_INTERVAL = 1.0
 """Minimum number of seconds between two progress events."""
 Place = tuple[Kind, int]
 """Kind and index of a layer."""
@@ -37,7 +37,7 @@ class LayerCall(NamedTuple):
     """Input and output of an attention layer in one forward pass."""
 
     place: Place
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     """Arguments of `MultiHead.forward` by name."""
     y: Float[Tensor, "B T W"]
     real: Bool[Tensor, "B T"]  # False for pads
@@ -50,8 +50,8 @@ def stages(transfer: int, tune: int) -> list[str]:
 
 def layers_of(model: nn.Module, kinds: Sequence[str]) -> dict[Place, MultiHead]:
     """Return the attention layers of these kinds, in order."""
-    found = attention_layers(model)
-    return {(kind, at): part for kind in found if kind in kinds for at, part in enumerate(found[kind])}
+    layers = attention_layers(model)
+    return {(kind, i): layer for kind in layers if kind in kinds for i, layer in enumerate(layers[kind])}
 
 
 @torch.no_grad()
@@ -63,16 +63,16 @@ def layer_calls(model: Model, layers: Layers, batch: Batch) -> list[LayerCall]:
     )
     assert ids is not None
 
-    def note(place: Place, part: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Out) -> None:
-        given = dict(signature(part.forward).bind(*args, **named).arguments)
-        side = source if place[0] == "encoder" and source is not None else ids
-        if side.shape[1] != out.y.shape[1] and source is not None:  # a decoder-only model reads source and target
-            side = torch.cat((source, ids), 1)
-        calls.append(LayerCall(place, given, out.y, side != PAD))
+    def record(place: Place, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Out) -> None:
+        arguments = dict(signature(layer.forward).bind(*args, **kwargs).arguments)
+        queries = source if place[0] == "encoder" and source is not None else ids
+        if queries.shape[1] != out.y.shape[1] and source is not None:  # a decoder-only model reads source and target
+            queries = torch.cat((source, ids), 1)
+        calls.append(LayerCall(place, arguments, out.y, queries != PAD))
 
     with ExitStack() as hooks:
-        for place, part in layers.items():
-            hooks.callback(part.register_forward_hook(partial(note, place), with_kwargs=True).remove)
+        for place, layer in layers.items():
+            hooks.callback(layer.register_forward_hook(partial(record, place), with_kwargs=True).remove)
         model.hidden(source, ids)
     return calls
 
@@ -86,12 +86,12 @@ def matching_loss(layers: Layers, calls: Iterable[LayerCall]) -> Float[Tensor, "
     losses = []
     for call in calls:
         kind = call.place[0]
-        out = layers[call.place](**{**call.given, "prior": carried.get(kind)})
+        out = layers[call.place](**{**call.arguments, "prior": carried.get(kind)})
         carried[kind] = None if out.scores is None else out.scores.detach()
-        found, wanted = out.y[call.real], call.y[call.real]
-        error = (found - wanted).square().mean()
+        output, target = out.y[call.real], call.y[call.real]
+        error = (output - target).square().mean()
         # otherwise Adam would amplify rounding errors and change layers whose outputs already agree
-        same = torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
+        same = torch.allclose(output, target, rtol=1e-4, atol=1e-6)
         losses.append(error * 0 if same else error)
     return torch.stack(losses).mean()
 
@@ -101,7 +101,7 @@ def make_updates(
     weights: Iterable[Tensor],
     updates: int,
     rate: Callable[[int], float],
-    learn: Callable[[], tuple[float, int]],
+    backward: Callable[[], tuple[float, int]],
     emit: Emit,
     *,
     fused: bool | None = None,
@@ -113,23 +113,23 @@ def make_updates(
         weights: Weights to train.
         updates: Number of updates.
         rate: Returns the learning rate of an update (1-based).
-        learn: Computes the gradients of the next batch and returns its loss and number of tokens.
+        backward: Computes the gradients of the next batch and returns its loss and number of tokens.
         emit: Receives `ProgressEvent`s.
         fused: Whether to use the fused implementation of Adam; None: PyTorch's default.
     """
     optimizer = torch.optim.Adam([*dict.fromkeys(weights)], fused=fused)
-    losses, tokens, begin, told = list[float](), 0, time.perf_counter(), 0.0
-    for done in range(1, updates + 1):
-        optimizer.param_groups[0]["lr"] = lr = rate(done)
+    losses, tokens, start, last_event = list[float](), 0, time.perf_counter(), 0.0
+    for update in range(1, updates + 1):
+        optimizer.param_groups[0]["lr"] = lr = rate(update)
         optimizer.zero_grad()
-        loss, learnt = learn()
+        loss, batch_tokens = backward()
         optimizer.step()
         losses.append(loss)
-        tokens += learnt
-        seconds = time.perf_counter() - begin
-        if seconds - told > EVERY or done == updates:
-            told, left = seconds, seconds / done * (updates - done)
-            emit(ProgressEvent(done, updates, loss, lr, tokens / seconds, None, left, loss_name))
+        tokens += batch_tokens
+        seconds = time.perf_counter() - start
+        if seconds - last_event > EVENT_INTERVAL or update == updates:
+            last_event, remaining = seconds, seconds / update * (updates - update)
+            emit(ProgressEvent(update, updates, loss, lr, tokens / seconds, None, remaining, loss_name))
     return losses
 
 
@@ -144,20 +144,20 @@ def averaged_maps(
     """
     sums: dict[Place, tuple[Tensor, Tensor]] = {}
     for batch in batches:
-        for place, given, _, real in layer_calls(model, layers, batch):
-            known = {name: given.get(name) for name in ("memory", "prior", "bias")}
-            mask: Mask = given["mask"]
-            maps = layers[place].weights(given["x"], mask, **known).transpose(0, 1)  # [H, B, T, S]
+        for place, arguments, _, real in layer_calls(model, layers, batch):
+            options = {name: arguments.get(name) for name in ("memory", "prior", "bias")}
+            mask: Mask = arguments["mask"]
+            maps = layers[place].weights(arguments["x"], mask, **options).transpose(0, 1)  # [H, B, T, S]
             visible = mask.dense()[:, 0]  # [b, T, S]
             maps = maps * visible.sum(-1, keepdim=True)
-            seen = visible & real[:, :, None]  # [B, T, S]
+            counted = visible & real[:, :, None]  # [B, T, S]
             pairs = mask.q_pos[:, :, None] * positions + mask.k_pos[:, None, :]
-            index = pairs.expand_as(seen)[seen]
+            index = pairs.expand_as(counted)[counted]
             if place not in sums:
-                empty = maps.new_zeros(maps.shape[0], positions**2)
-                sums[place] = empty, empty[0].clone()
+                zeros = maps.new_zeros(maps.shape[0], positions**2)
+                sums[place] = zeros, zeros[0].clone()
             total, count = sums[place]
-            total.index_add_(1, index, maps[:, seen])
+            total.index_add_(1, index, maps[:, counted])
             count.index_add_(0, index, torch.ones_like(index, dtype=count.dtype))
     return {
         place: torch.unflatten(total / count.clamp_min(1), 1, (positions, positions))

@@ -19,7 +19,7 @@ from attnkit.errors import RecipeError, UsageError
 from attnkit.experiment import attention_transfer as transferring
 from attnkit.experiment import initial_weights
 from attnkit.experiment.experiment import Experiment, RunTraining
-from attnkit.experiment.resumption import Change, texts
+from attnkit.experiment.resumption import Change, describe
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.models import Model
 from attnkit.recipe import Recipe, RecipeFile, digest, load
@@ -38,7 +38,7 @@ RATE = 1e-2
 """Initial learning rate of attention transfer."""
 MAP_BATCHES = 32
 """Maximum number of training batches over which attention maps are averaged."""
-Made = tuple[Model, dict[str, Any]]
+Converted = tuple[Model, dict[str, Any]]
 """A model and the entries of the manifest about its conversion."""
 CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
 FIXED = ("train.init", "train.seeds", "train.objective")
@@ -73,9 +73,9 @@ class ConversionSettings:
         """Variant names of the new runs: the original variant, the new mechanisms and the stage."""
         old, new = self.run.recipe.model, self.recipe.model
         places = changed_places(old, new) or new.places
-        words = dict.fromkeys(getattr(new.attention, place).name for place in places)
-        names = transferring.stages(self.transfer, self.tune)
-        return ["-".join((self.run.variant, *words, stage)) for stage in names]
+        mechanisms = dict.fromkeys(getattr(new.attention, place).name for place in places)
+        stages = transferring.stages(self.transfer, self.tune)
+        return ["-".join((self.run.variant, *mechanisms, stage)) for stage in stages]
 
 
 def changed_places(old: Any, new: Any) -> list[str]:
@@ -84,16 +84,16 @@ def changed_places(old: Any, new: Any) -> list[str]:
 
 
 def converted_recipe(
-    run: Run, attention: str, updates: int, words: Sequence[str], option_check: OptionCheck
+    run: Run, attention: str, updates: int, overrides: Sequence[str], option_check: OptionCheck
 ) -> Recipe:
     """Return the run's recipe with new attention, for the fine-tuning of the converted model.
 
     The peak learning rate is a third of the run's, with linear decay to 0 after a warm-up over a tenth of the updates;
-    weights are not averaged. `attention` is a value of model.attention; `words` are KEY=VALUE overrides.
+    weights are not averaged. `attention` is a value of model.attention; `overrides` are KEY=VALUE texts.
 
     Raises:
         RecipeError: If a mechanism does not fit its place, or a value is invalid.
-        UsageError: If the model has no attention, or `words` describe several models or change other keys.
+        UsageError: If the model has no attention, or `overrides` describe several models or change other keys.
         MissingInputError: If the run is not finished.
     """
     recipe = run.recipe
@@ -115,8 +115,8 @@ def converted_recipe(
         "choose": "last",
         "monitor": "loss",
     }
-    given = [f"model.attention={attention}", *(f"train.{k}={v}" for k, v in tuning.items())]
-    file = load(run.path / layout.RECIPE, [*given, *words], option_check=option_check)
+    defaults = [f"model.attention={attention}", *(f"train.{k}={v}" for k, v in tuning.items())]
+    file = load(run.path / layout.RECIPE, [*defaults, *overrides], option_check=option_check)
     if len(file.variants) > 1:
         raise UsageError("convert makes one model: give one mechanism, and each key one value")
     (new,) = file.variants.values()
@@ -153,7 +153,7 @@ def swap(old: Weights, model: Model) -> dict[str, list[str]]:
     fresh, state = weights_of(model), model.state_dict()
     fits = {name: tensor for name, tensor in old.items() if name in state and state[name].shape == tensor.shape}
     model.load_state_dict(fits, strict=False)
-    new, left_out = ([n for n in some if n not in fits] for some in (fresh, old))
+    new, left_out = ([name for name in weights if name not in fits] for weights in (fresh, old))
     return {"kept": [*fits], "new": new, "left_out": left_out}
 
 
@@ -162,8 +162,8 @@ class _Conversion:
         self.settings, self.stop, self.old = settings, stop, settings.run
         self.emit = emit
         self.seed, self.variants = self.old.seed, settings.stages
-        later = ("model", "search", "eval", "contexts")
-        self.recipe = self.old.recipe.model_copy(update={name: getattr(settings.recipe, name) for name in later})
+        sections = ("model", "search", "eval", "contexts")
+        self.recipe = self.old.recipe.model_copy(update={name: getattr(settings.recipe, name) for name in sections})
         model = self.recipe.model
         self.kinds = changed_places(self.old.recipe.model, model) or model.places
         *_, last, final = self.old.variant, *self.variants
@@ -171,15 +171,15 @@ class _Conversion:
         train = {"init": init, "seeds": (self.seed,)}
         self.tuned = settings.recipe.model_copy(update={"train": settings.recipe.train.model_copy(update=train)})
         file = RecipeFile(self.old.name, self.old.path, {final: self.tuned}, None, {})
-        how = {name: getattr(settings, name) for name in ("fresh", "device", "data_dir", "offline")}
-        plan = TrainingSettings(file=file, out=settings.out, precision=self.old.manifest.precision, **how)
+        shared = {name: getattr(settings, name) for name in ("fresh", "device", "data_dir", "offline")}
+        plan = TrainingSettings(file=file, out=settings.out, precision=self.old.manifest.precision, **shared)
         self.experiment = Experiment(plan, stop, emit)
         self.experiment.keep_memory()
 
     def stages(self) -> Comparison:
         check_scorable(self.recipe)
-        there = [self._there(variant) for variant in self.variants]
-        if not all(there) and self.variants[1:]:  # so that missing data is reported first
+        finished = [self._is_finished(variant) for variant in self.variants]
+        if not all(finished) and self.variants[1:]:  # so that missing data is reported first
             self.experiment.prepared(self.settings.recipe, self.old, self.emit)
         runs = [self.old]
         for variant in self.variants:
@@ -201,33 +201,33 @@ class _Conversion:
         updates = 0 if variant.endswith("-swapped") else self.settings.transfer
         return {**initial_weights.manifest_entry(self.old), "transfer": updates}
 
-    def _there(self, variant: str) -> bool:
+    def _is_finished(self, variant: str) -> bool:
         """Return whether a run is finished.  Raises RecipeError if it was converted with other settings."""
         run = Run(self._path(variant))
         if self.settings.fresh or not run.exists:
             return False
         run = Run.open(run.path)
         recipe = self.tuned if variant.endswith("-tuned") else self.recipe
-        found = [Change(*change) for change in changed_keys(run.recipe, recipe)]
-        if known := run.manifest.converted:
-            asked = self._entry(variant)
-            for key, was in (("weights", known.weights), ("transfer", known.transfer)):
-                if was != asked[key]:
-                    found.append(Change(key, str(was)[:8], str(asked[key])[:8]))
-        if different := [change for change in found if not change.of_files and change.of_weights]:
+        changes = [Change(*change) for change in changed_keys(run.recipe, recipe)]
+        if recorded := run.manifest.converted:
+            entry = self._entry(variant)
+            for key, old in (("weights", recorded.weights), ("transfer", recorded.transfer)):
+                if old != entry[key]:
+                    changes.append(Change(key, str(old)[:8], str(entry[key])[:8]))
+        if different := [change for change in changes if change.of_weights]:
             raise RecipeError(
-                f"{run.path}: was converted otherwise ({texts(different)}); use --fresh to start "
+                f"{run.path}: was converted otherwise ({describe(different)}); use --fresh to start "
                 "over, or another --out"
             )
         return run.finished
 
-    def _make(self, variant: str, make: Callable[[Run, Emit], Made]) -> None:
+    def _make(self, variant: str, make: Callable[[Run, Emit], Converted]) -> None:
         """Store the model that `make` returns as a run, with its manifest entries."""
 
         def emit(event: Event) -> None:
             self.emit(replace(event, variant=variant, seed=self.seed))
 
-        if self._there(variant):
+        if self._is_finished(variant):
             emit(events.SkippedEvent("already converted"))
             return
         run, old, start = Run(self._path(variant)), self.old.manifest, time.perf_counter()
@@ -235,25 +235,24 @@ class _Conversion:
             run.clear()
             kept = {"hashes", "device", "threads", "precision"}
             fields = old.model_dump(include=kept, exclude_unset=True) | self._history()
-            who: Any = {"name": self.old.name, "variant": variant, "seed": self.seed}
-            run = Run.create(run.path, self.recipe, **who, **fields)
+            run = Run.create(run.path, self.recipe, name=self.old.name, variant=variant, seed=self.seed, **fields)
             run.write_tokenizer(self.old.tokenizer())
-            model, facts = make(run, emit)
+            model, entries = make(run, emit)
             run.update(
                 hashes={"recipe": digest(self.recipe)},
                 parameters=sum(weight.numel() for weight in model.parameters()),
-                converted=self._entry(variant) | facts,
+                converted=self._entry(variant) | entries,
             )
-            seconds, done = time.perf_counter() - start, self.old.outcome
-            run.finish(weights_of(model), step=done.step, seconds=seconds, reason="converted", updates=done.last)
-        emit(events.FinishedEvent(done.step, seconds, "converted"))
+            seconds, end = time.perf_counter() - start, self.old.outcome
+            run.finish(weights_of(model), step=end.step, seconds=seconds, reason="converted", updates=end.last)
+        emit(events.FinishedEvent(end.step, seconds, "converted"))
 
     def _history(self) -> dict[str, Any]:
         """Return the manifest entries of all stages: the baseline, and all changes of the recipe."""
-        step, before = self.old.outcome.step, [change.model_dump() for change in self.old.manifest.changes]
+        step, earlier = self.old.outcome.step, [change.model_dump() for change in self.old.manifest.changes]
         changes = [Change(*change) for change in changed_keys(self.old.recipe, self.recipe)]
         new = [{"step": step, **c._asdict()} for c in changes if c.key.startswith("model.")]
-        return {"baseline": self.old.variant, "changes": [*before, *new]}
+        return {"baseline": self.old.variant, "changes": [*earlier, *new]}
 
     @cached_property
     def teacher(self) -> Model:
@@ -262,71 +261,71 @@ class _Conversion:
     def _batches(self, emit: Emit) -> BatchStream:
         recipe = self.settings.recipe
         prepared = self.experiment.prepared(recipe, self.old, emit)
-        epoch = partial(train_epoch, prepared, recipe, seed=self.seed)
-        return BatchStream(epoch, recipe.train.batch_tokens, self.seed, score_budget(self.recipe))
+        encoded = partial(train_epoch, prepared, recipe, seed=self.seed)
+        return BatchStream(encoded, recipe.train.batch_tokens, self.seed, score_budget(self.recipe))
 
-    def _swap(self, last: Run, run: Run, emit: Emit) -> Made:
+    def _swap(self, previous: Run, run: Run, emit: Emit) -> Converted:
         """Make the new model with the weights that fit, and with averaged maps if its mechanism adopts them."""
-        model, old = run.untrained(), last.weights()
-        swapped = swap(old, model)
+        model = run.untrained()
+        swapped = swap(previous.weights(), model)
         kept, new, left_out = map(len, swapped.values())
         emit(NoteEvent(f"weights: {kept} kept, {new} new, {left_out} left out"))
         layers = transferring.layers_of(model, self.kinds)
-        able = {place: layer.mechanism for place, layer in layers.items() if layer.mechanism.adopts_maps}
-        if able:
+        adopting = {place: layer.mechanism for place, layer in layers.items() if layer.mechanism.adopts_maps}
+        if adopting:
             stream = self._batches(emit)
-            taken = stream.take(min(MAP_BATCHES, len(stream.batches)))
-            theirs = transferring.layers_of(self.teacher, self.kinds)
-            chosen = {place: theirs[place] for place in able}
-            positions = next(iter(able.values())).shape.max_length
-            maps = transferring.averaged_maps(self.teacher, chosen, taken, positions)
-            for place, mechanism in able.items():
+            batches = stream.take(min(MAP_BATCHES, len(stream.batches)))
+            old_layers = transferring.layers_of(self.teacher, self.kinds)
+            positions = next(iter(adopting.values())).shape.max_length
+            maps = transferring.averaged_maps(
+                self.teacher, {place: old_layers[place] for place in adopting}, batches, positions
+            )
+            for place, mechanism in adopting.items():
                 mechanism.adopt_maps(maps[place].cpu())
-            count = sum(len(batch.rows) for batch in taken)
-            emit(NoteEvent(f"{len(able)} layers begin with maps averaged over {count:,} texts"))
-        return model, {**swapped, "layers_with_averaged_maps": len(able)}
+            count = sum(len(batch.rows) for batch in batches)
+            emit(NoteEvent(f"{len(adopting)} layers begin with maps averaged over {count:,} texts"))
+        return model, {**swapped, "layers_with_averaged_maps": len(adopting)}
 
-    def _transfer(self, last: Run, run: Run, emit: Emit) -> Made:
-        """Train the last stage's model by attention transfer, with a linearly falling learning rate."""
+    def _transfer(self, previous: Run, run: Run, emit: Emit) -> Converted:
+        """Train the previous stage's model by attention transfer, with a linearly falling learning rate."""
         stream = self._batches(emit)
         device, updates = str(self.experiment.device), self.settings.transfer
-        model = last.model(device)
+        model = previous.model(device)
         size = sum(weight.numel() for weight in model.parameters())
         emit(events.StartedEvent(run.name, updates, size, device, "fp32"))
         # both models are in evaluation mode: no dropout, no sampling
-        ours, theirs = (transferring.layers_of(one, self.kinds) for one in (model, self.teacher))
+        layers, old_layers = (transferring.layers_of(m, self.kinds) for m in (model, self.teacher))
 
-        def learn() -> tuple[float, int]:
+        def backward() -> tuple[float, int]:
             self.stop.obey(" during attention transfer, which starts over with the same command")
             (batch,) = stream.take(1)
-            calls = transferring.layer_calls(self.teacher, theirs, batch)
-            loss = transferring.matching_loss(ours, calls)
+            calls = transferring.layer_calls(self.teacher, old_layers, batch)
+            loss = transferring.matching_loss(layers, calls)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.item(), batch.tokens
 
         losses = transferring.make_updates(
             transferring.MATCHING,
-            (weight for layer in ours.values() for weight in layer.parameters()),
+            (weight for layer in layers.values() for weight in layer.parameters()),
             updates,
-            lambda done: RATE * (1 - (done - 1) / updates),
-            learn,
+            lambda update: RATE * (1 - (update - 1) / updates),
+            backward,
             emit,
             fused=True,
         )
-        ends = {"first": losses[0], "last": mean(losses[-10:])}
-        emit(NoteEvent(f"{transferring.MATCHING} of the layers {ends['first']:.3g} -> {ends['last']:.3g}"))
-        return model, {"mean_squared_error": ends}
+        first, last = losses[0], mean(losses[-10:])
+        emit(NoteEvent(f"{transferring.MATCHING} of the layers {first:.3g} -> {last:.3g}"))
+        return model, {"mean_squared_error": {"first": first, "last": last}}
 
     def _score(self, runs: Sequence[Run]) -> Comparison:
         """Score all stages and compare them, without training budgets, which differ on purpose, with the original."""
-        recipe, entries = self.settings.recipe, list[ScoreRow]()
-
+        recipe, rows = self.settings.recipe, list[ScoreRow]()
         for run in runs:
-            at: Any = {"variant": run.variant, "seed": run.seed}
-            self.emit(NoteEvent(f"scoring {run.variant}", passing=True, **at))
-            found = self.experiment.scores(run, recipe)
-            entries += [replace(row, system=replace(row.system, budget=None)) for row in found]
-            self.emit(events.EvaluatedEvent(recipe.eval.splits, **at))
-        result = side_by_side(entries, first_baselines(entries, self.old.variant), recipe.eval)
+            key: Any = {"variant": run.variant, "seed": run.seed}
+            self.emit(NoteEvent(f"scoring {run.variant}", passing=True, **key))
+            scores = self.experiment.scores(run, recipe)
+            rows += [replace(row, system=replace(row.system, budget=None)) for row in scores]
+            self.emit(events.EvaluatedEvent(recipe.eval.splits, **key))
+        result = side_by_side(rows, first_baselines(rows, self.old.variant), recipe.eval)
         self.emit(events.ScoredEvent(result))
         return result

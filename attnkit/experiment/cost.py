@@ -122,8 +122,7 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
             tables |= {*module.parameters()}
         elif isinstance(module, MultiHead):
             attention |= {*module.parameters()}
-    counts = (sum(p.numel() for p in some) for some in (model.parameters(), tables, attention))
-    return Parameters(*counts)
+    return Parameters(*(sum(p.numel() for p in ps) for ps in (model.parameters(), tables, attention)))
 
 
 def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> int:
@@ -141,15 +140,15 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> int:
     with torch.random.fork_rng(devices=[]):
         model = models.build_for(recipe, sizes).to(dtype)
         few, more = (_saved_for_backward(model, shape._replace(rows=rows)) for rows in FEW_ROWS)
-    each = (more - few) / (FEW_ROWS[1] - FEW_ROWS[0])
+    per_row = (more - few) / (FEW_ROWS[1] - FEW_ROWS[0])
     # the fused loss stores the gradients of both its arguments, that of the weight in float32
-    activations = round(few + (shape.rows - FEW_ROWS[0]) * each) + 4 * model.output.weight.numel()
+    activations = round(few + (shape.rows - FEW_ROWS[0]) * per_row) + 4 * model.output.weight.numel()
     # full copies of the weights: for validation, moving average, best weights, weights to be averaged
     averaged = train.average if train.average > 1 else 0
     copies = 1 + (train.ema > 0) + (train.choose == "best") + averaged
-    low = dtype != torch.float32  # 16-bit copies of weights and gradients
+    copies += dtype != torch.float32  # 16-bit copies of weights and gradients
     # float32 bytes of: weights, gradients, the two moments of Adam, and the copies
-    return 4 * sum(p.numel() for p in model.parameters()) * (4 + copies + low) + activations
+    return 4 * sum(p.numel() for p in model.parameters()) * (4 + copies) + activations
 
 
 def largest_memory(recipe: Recipe, prepared: PreparedData) -> int:
@@ -186,10 +185,10 @@ def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
     """Compute updates per epoch and share of padding from the plan of the first epoch."""
     planned, encoded = batches(recipe, prepared), prepared.train
     updates, source = len(planned) / recipe.train.accumulate, encoded.source
-    of_source = None if source is None else padding_share(planned, source.lengths)
-    of_target = padding_share(planned, encoded.target.lengths + 1)
+    source_share = None if source is None else padding_share(planned, source.lengths)
+    target_share = padding_share(planned, encoded.target.lengths + 1)
     epochs = 1.0 if recipe.model.count_based else recipe.train.steps / updates
-    return Padding(updates, epochs, of_source, of_target)
+    return Padding(updates, epochs, source_share, target_share)
 
 
 def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
@@ -208,14 +207,14 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu", auto: str 
     shapes = [_shape(prepared, rows) for rows in planned]
     sizes = [shape.rows * (shape.source + shape.target) for shape in shapes]
     by_size = sorted(range(len(sizes)), key=sizes.__getitem__)
-    chosen = [by_size[place * len(sizes) // 3] for place in (1, 2)]
+    chosen = [by_size[third * len(sizes) // 3] for third in (1, 2)]
     precision: str = train.precision
     if precision == "auto":
         precision = auto or choose_precision(recipe, prepared, device)[0]
-    rows = [planned[place] for place in chosen]
-    timed = _timed(recipe, prepared, rows, (precision,), device, PACE_REPEATS)[precision]
+    rows = [planned[i] for i in chosen]
+    times = _timed(recipe, prepared, rows, (precision,), device, PACE_REPEATS)[precision]
     average = sum(sizes) / len(sizes)
-    update = min(timed) / sum(sizes[place] for place in chosen) * average * train.accumulate
+    update = min(times) / sum(sizes[i] for i in chosen) * average * train.accumulate
     lengths = prepared.train.target.lengths
     tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned) * train.accumulate
     return Pace(precision, update, tokens / update, update * train.steps, torch.get_num_threads())
@@ -262,29 +261,29 @@ def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
 
 
 def _timed(
-    recipe: Recipe, prepared: PreparedData, chosen: list[Rows], precisions: Sequence[str], device: str, repeats: int
+    recipe: Recipe, prepared: PreparedData, planned: list[Rows], precisions: Sequence[str], device: str, repeats: int
 ) -> dict[str, list[float]]:
     """Return the seconds of updates on these batches, `repeats` times in each precision, alternately."""
 
-    def seconds(worker: GradientWorker, stepper: Optimizer, chosen: list[Rows]) -> float:
+    def seconds(worker: GradientWorker, adamw: Optimizer, planned: list[Rows]) -> float:
         start = clock(device)
-        for rows in chosen:
+        for rows in planned:
             batch = collate(prepared.train, rows)
             losses = worker.losses(batch, LossOptions(smoothing=0.1))
             worker.backward(losses.total, batch.tokens)
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
+            adamw.step()
+            adamw.zero_grad(set_to_none=True)
         return clock(device) - start
 
     with torch.random.fork_rng():
-        made, times = {}, dict[str, list[float]]()
+        workers, times = {}, dict[str, list[float]]()
         for name in precisions:
             model = models.build_for(recipe, prepared.tokenizer.sizes).to(device)
-            stepper = optimizer(model.named_parameters(), recipe.train)
-            made[name] = GradientWorker(model, name), stepper
-        for parts in made.values():
-            seconds(*parts, chosen[:1])  # warm-up
+            adamw = optimizer(model.named_parameters(), recipe.train)
+            workers[name] = GradientWorker(model, name), adamw
+        for worker in workers.values():
+            seconds(*worker, planned[:1])  # warm-up
         for _ in range(repeats):
-            for name, parts in made.items():
-                times.setdefault(name, []).append(seconds(*parts, chosen))
+            for name, worker in workers.items():
+                times.setdefault(name, []).append(seconds(*worker, planned))
     return times

@@ -53,7 +53,7 @@ from attnkit.train.signals import StopSignals
 NOTE_EVERY = 2.0
 """Minimum number of seconds between progress notes while preparing data."""
 STOPPED = " while preparing the data; run the same command again"
-PATIENCE = 0.2
+POLL = 0.2
 """Number of seconds between two checks for signals."""
 GRACE = 1.0
 """Number of seconds to clean up the preparation of data after a signal."""
@@ -70,7 +70,7 @@ class Experiment:
         self.settings, self.stop, self.file, self.emit = settings, stop, settings.file, emit
         self.checked = checked
         self.device = torch.device(pick_device(settings.device))
-        self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
+        self.data_options: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
         self.precision = settings.precision
         """Precision that `precision: auto` stands for in all runs, trials included; None: not yet chosen."""
         self._prepared: dict[str, PreparedData] = {}
@@ -96,8 +96,8 @@ class Experiment:
         tokenizer = initial.tokenizer().in_form(recipe.data.normalize) if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
         parts += [tokenizer.digest] if tokenizer else []
-        longest = str(max(recipe.eval.lengths, default=0))
-        key = "\n".join((*parts, recipe.train.objective, longest, *recipe.eval.splits))
+        max_length = str(max(recipe.eval.lengths, default=0))
+        key = "\n".join((*parts, recipe.train.objective, max_length, *recipe.eval.splits))
         if key not in self._prepared:
             reported = time.monotonic()
 
@@ -109,10 +109,9 @@ class Experiment:
                     emit(NoteEvent(f"preparing {stage}: {done:,}" + (f" of {total:,}" if total else ""), passing=True))
 
             def work() -> PreparedData:
-                how: Any = {**self.data_from, "progress": progress}
                 if not self.checked:
-                    check_splits(recipe, **how)
-                return prepare(recipe, tokenizer=tokenizer, **how)
+                    check_splits(recipe, progress=progress, **self.data_options)
+                return prepare(recipe, tokenizer=tokenizer, progress=progress, **self.data_options)
 
             self._prepared[key] = interruptible(work, self.stop)
             emit(events.PreparedEvent(tuple(self._prepared[key].reports)))
@@ -148,21 +147,20 @@ class Experiment:
     def scores(self, run: Run, recipe: Recipe | None = None) -> list[ScoreRow]:
         """Return the scores of a run on all splits of its recipe, or of `recipe` if given."""
 
-        def progress(what: str, done: int, total: int) -> None:
+        def progress(stage: str, done: int, total: int) -> None:
             self.stop.obey(" while scoring; run the same command again to score the rest")
 
-        return evaluate_run(run, recipe, device=str(self.device), progress=progress, **self.data_from)
+        return evaluate_run(run, recipe, device=str(self.device), progress=progress, **self.data_options)
 
     def compare(self, planned: Sequence[Key], rows: Sequence[ScoreRow]) -> Comparison | None:
         """Compare scored runs; None on other ranks than 0 and for trials, which are not scored."""
         if self.settings.trials or not group.is_main_process():
             return None
-        trained = {variant for variant, _ in planned}
-        baseline = self.file.baseline if self.file.baseline in trained else None
-        settings = self.file.variants[planned[0][0]].eval
-        result = side_by_side(
-            rows, first_baselines(rows, baseline), settings, published=PublishedFigures.of_file(self.file)
-        )
+        variants = {variant for variant, _ in planned}
+        baseline = self.file.baseline if self.file.baseline in variants else None
+        eval_config = self.file.variants[planned[0][0]].eval
+        figures = PublishedFigures.of_file(self.file)
+        result = side_by_side(rows, first_baselines(rows, baseline), eval_config, published=figures)
         self.emit(events.ScoredEvent(result))
         return result
 
@@ -183,7 +181,7 @@ def interruptible(work: Callable[[], Result], stop: StopSignals) -> Result:
     worker = threading.Thread(target=run, daemon=True)
     worker.start()
     while worker.is_alive():
-        worker.join(PATIENCE)
+        worker.join(POLL)
         if stop.requested and group.is_main_process():
             worker.join(GRACE)
             stop.obey(STOPPED)
@@ -214,7 +212,7 @@ class RunTraining:
         """Emit an event with this variant and seed."""
         self.experiment.emit(replace(event, variant=self.variant, seed=self.seed))
 
-    def opened(self) -> Run | None:
+    def existing(self) -> Run | None:
         """Return the existing run, or None if there is none or it is to be replaced."""
         return Run.open(self.path) if Run(self.path).exists and not self.settings.fresh else None
 
@@ -224,9 +222,9 @@ class RunTraining:
             if (self.path / layout.LOCK).exists():
                 with held(self.path / layout.LOCK, str(self.path)):
                     pass
-            run = self.opened()
+            run = self.existing()
             if run and not needs_updates(run, self.recipe, self._changes(run)):
-                require_same_corpus(run, self.recipe, **self.experiment.data_from)
+                require_same_corpus(run, self.recipe, **self.experiment.data_options)
                 return RunState("done")
             if not run and not self.settings.fresh:
                 Run(self.path).check_free()
@@ -271,7 +269,7 @@ class RunTraining:
 
     def prepared(self, emit: Emit | None = None) -> PreparedData:
         """Return the data of the training."""
-        return self.experiment.prepared(self.recipe, self.initial(self.opened()), emit or self.emit)
+        return self.experiment.prepared(self.recipe, self.initial(self.existing()), emit or self.emit)
 
     def train(self) -> Run:
         """Train the run from the start, resume it or skip it, and return it."""
@@ -282,7 +280,7 @@ class RunTraining:
             try:
                 begun = self._begin() if main else None
                 if group.broadcast_object(begun and begun.prepared is not None):
-                    begun = begun or self._joined()
+                    begun = begun or self._open_begun()
                     self._update(begun)
             except DivergedError as error:
                 if self.variant not in self.settings.trials:
@@ -314,7 +312,7 @@ class RunTraining:
                     precision=precision,
                     failed=None,
                     files={layout.LOG: None},
-                    **self._tuned(),
+                    **self._tuned_entry(),
                 )
             self.emit(event)
 
@@ -343,7 +341,7 @@ class RunTraining:
                     run.update(failed=str(error))
             raise
 
-    def _joined(self) -> BegunTraining:
+    def _open_begun(self) -> BegunTraining:
         """Open, on other ranks, the run that the main process has begun."""
         run = Run.open(self.path)
         initial = self.initial(run)
@@ -355,7 +353,7 @@ class RunTraining:
         An existing run is not changed before the data is available and, with a changed recipe, the checkpoint is known
         to fit it.
         """
-        run, changes = self.opened(), list[Change]()
+        run, changes = self.existing(), list[Change]()
         initial = self.initial(run)
 
         def prepare() -> PreparedData:
@@ -372,7 +370,7 @@ class RunTraining:
                 require_same_data(run, prepare())
             if not needs_updates(run, self.recipe, changes):
                 if not any(change.of_weights for change in changes):
-                    run.update(**self._tuned())
+                    run.update(**self._tuned_entry())
                 rescore(run, self.recipe, changes, self.emit)
                 return BegunTraining(run)
         prepared = prepare()
@@ -411,13 +409,12 @@ class RunTraining:
             fields["init"] = initial_weights.manifest_entry(initial)
         if trial := self.settings.trials.get(self.variant):
             fields["trial"] = {"variant": trial.row, "key": trial.key, "value": trial.value}
-        fields |= self._tuned() | prepared.corpus.recorded
-        who: Any = {"name": self.file.name, "variant": self.variant, "seed": self.seed}
-        run = Run.create(self.path, recipe, **who, **fields)
+        fields |= self._tuned_entry() | prepared.corpus.recorded
+        run = Run.create(self.path, recipe, name=self.file.name, variant=self.variant, seed=self.seed, **fields)
         run.write_tokenizer(prepared.tokenizer)
         return run
 
-    def _tuned(self) -> dict[str, Any]:
+    def _tuned_entry(self) -> dict[str, Any]:
         """Return the manifest entry about the trials by which a value was chosen, if there were any."""
         entry = self.settings.tuned.get(self.variant)
         return {} if entry is None else {"tuned": entry.model_dump()}

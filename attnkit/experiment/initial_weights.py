@@ -36,27 +36,27 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
     if recipe.train.init is None:
         return None
     origins = file.origins.get(variant, {})
-    place = ": ".join(filter(None, (origins.get(INIT), INIT)))
-    own = next((name for name, made in file.swept.items() if variant in made), variant)
-    run = Run(_folder(recipe.train.init, own, seed, out, place))
+    origin = ": ".join(filter(None, (origins.get(INIT), INIT)))
+    base = next((name for name, variants in file.swept.items() if variant in variants), variant)
+    run = Run(_folder(recipe.train.init, base, seed, out, origin))
     if run.path.resolve() == run_path(out, file.name, variant, seed).resolve():
-        raise RecipeError(f"{place}: {run.path} would be trained itself; use another --out")
+        raise RecipeError(f"{origin}: {run.path} would be trained itself; use another --out")
     if not run.finished:
-        raise MissingInputError(f"{place}: {_missing(run, recipe.train.init, seed, out)}")
+        raise MissingInputError(f"{origin}: {_missing(run, recipe.train.init, seed, out)}")
     run = Run.open(run.path)
-    for key, origin in origins.items():
+    for key, place in origins.items():
         name = key.removeprefix("tokenizer.")
-        if name in (key, "sampling") or origin in ("default", "derived"):
+        if name in (key, "sampling") or place in ("default", "derived"):
             continue
-        ours, theirs = (getattr(some.tokenizer, name) for some in (recipe, run.recipe))
+        ours, theirs = (getattr(r.tokenizer, name) for r in (recipe, run.recipe))
         if ours != theirs:
             raise RecipeError(
-                f"{origin}: {key}: {ours}, but the tokenizer is that of {INIT} ({run.path}), "
+                f"{place}: {key}: {ours}, but the tokenizer is that of {INIT} ({run.path}), "
                 f"whose {name} is {theirs}; remove it"
             )
     if fault := mismatch(recipe, run):
         raise RecipeError(
-            f"{place}: the weights of {run.path} do not fit variant {variant}: {fault}; give both "
+            f"{origin}: the weights of {run.path} do not fit variant {variant}: {fault}; give both "
             "recipes the same model and data.max_length"
         )
     return run
@@ -75,8 +75,8 @@ def manifest_entry(run: Run) -> dict[str, Any]:
 
 def require_same(run: Run, initial: Run | None) -> None:
     """Raise DataError if a run began from other weights than those of `initial`."""
-    began = run.manifest.init
-    if (began and began.weights) != (initial and initial.weights_sha256):
+    recorded = run.manifest.init
+    if (recorded and recorded.weights) != (initial and initial.weights_sha256):
         raise DataError(
             f"{run.path}: began from other weights than those that {INIT} names now; restore them,"
             " or start over with --fresh"
@@ -93,9 +93,9 @@ def starting_weights(recipe: Recipe, run: Run) -> Weights:
     weights = run.weights()
     if recipe.model.shape != "encoder" or not recipe.writes:
         return weights
-    same = run.recipe.model.shape == "encoder" and run.recipe.data.labels == recipe.data.labels
-    taken = ("embed_source.", "encoder.", *([HEAD] if same else []))
-    return {name: tensor for name, tensor in weights.items() if name.startswith(taken)}
+    same_labels = run.recipe.model.shape == "encoder" and run.recipe.data.labels == recipe.data.labels
+    prefixes = ("embed_source.", "encoder.", *([HEAD] if same_labels else []))
+    return {name: tensor for name, tensor in weights.items() if name.startswith(prefixes)}
 
 
 def mismatch(recipe: Recipe, run: Run) -> str:
@@ -104,10 +104,10 @@ def mismatch(recipe: Recipe, run: Run) -> str:
     Settings that change the meaning of weights, but not their shapes, are compared first.
     """
     for name in SHAPELESS:
-        theirs, ours = (getattr(some.model, name) for some in (run.recipe, recipe))
+        theirs, ours = (getattr(r.model, name) for r in (run.recipe, recipe))
         if theirs != ours:
             return f"model.{name} is {theirs} there and {ours} here"
-    theirs, ours = (some.model.init_std for some in (run.recipe, recipe))
+    theirs, ours = run.recipe.model.init_std, recipe.model.init_std
     if (theirs is None) != (ours is None):  # only one of the models multiplies embeddings by sqrt(width)
         return f"model.init_std is {theirs or 'null'} there and {ours or 'null'} here"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
@@ -124,8 +124,8 @@ def mismatch(recipe: Recipe, run: Run) -> str:
     return ""
 
 
-def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
-    path = located(given)
+def _folder(init: str, variant: str, seed: int, out: Path, origin: str) -> Path:
+    path = located(init)
     if layout.is_results_file(path):
         Run.open(path).require_weights()
     if Run(path).exists:
@@ -133,23 +133,23 @@ def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
     if path.is_dir():
         return path / variant / f"seed-{seed}"
     try:
-        file = load(given)
+        file = load(init)
     except MissingInputError as error:
-        raise MissingInputError(f"{place}: {error}; and there is no such run") from None
+        raise MissingInputError(f"{origin}: {error}; and there is no such run") from None
     if variant not in file.variants:
         raise MissingInputError(
-            f"{place}: {file.name} has no variant {variant}; it has {', '.join(file.variants)}: "
+            f"{origin}: {file.name} has no variant {variant}; it has {', '.join(file.variants)}: "
             "choose among them by --variant, or name a run"
         )
     return run_path(out, file.name, variant, seed)
 
 
-def _missing(run: Run, given: str, seed: int, out: Path) -> str:
-    what = "is not trained to its end" if run.exists else "is not there"
-    if Path(given).is_dir():
-        return f"{run.path} {what}; it must hold a finished run"
-    words = ["attnkit", "train", given]
-    if seed not in next(iter(load(given).variants.values())).train.seeds:
-        words += ["--seed", str(seed)]
-    words += ["--out", str(out)] if out != Path("runs") else []
-    return f"{run.path} {what}; train it first: {shlex.join(words)}"
+def _missing(run: Run, init: str, seed: int, out: Path) -> str:
+    state = "is not trained to its end" if run.exists else "is not there"
+    if Path(init).is_dir():
+        return f"{run.path} {state}; it must hold a finished run"
+    command = ["attnkit", "train", init]
+    if seed not in next(iter(load(init).variants.values())).train.seeds:
+        command += ["--seed", str(seed)]
+    command += ["--out", str(out)] if out != Path("runs") else []
+    return f"{run.path} {state}; train it first: {shlex.join(command)}"

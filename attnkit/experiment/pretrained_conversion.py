@@ -44,7 +44,7 @@ TEST_TOKENS = 2**15
 """Maximum number of tokens for perplexity."""
 HELD_OUT = 10
 """Without a test text, the last 1 / HELD_OUT of the text is held out."""
-MOST_TEXT = 2**25
+MAX_BYTES = 2**25
 """Maximum number of bytes read from a text."""
 SEED = 1
 KEYS = ("train.lr", "train.batch_tokens", "train.precision")
@@ -101,21 +101,21 @@ class PretrainedSettings:
         return self.out / f"{self.name}-{self.attention.name}"
 
 
-def recipe_of(attention: str, words: Sequence[str]) -> Recipe:
+def recipe_of(attention: str, overrides: Sequence[str]) -> Recipe:
     """Return a recipe with the new attention (a value of model.attention) and KEY=VALUE settings of training.
 
     Raises:
         UsageError: If a key is not in `KEYS`, or the mechanism cannot be used in a pretrained causal model.
         RecipeError: If a value is invalid.
     """
-    for word in words:
-        if word.partition("=")[0] not in KEYS:
-            raise UsageError(f"{word}: of a Hugging Face model these can be set: {', '.join(KEYS)}")
-    recipe = load_resolved(Path("convert"), [f"model.attention={attention}", *words], DEFAULTS)
-    usual, chosen = AttentionConfig(), recipe.model.attention
-    if (chosen.encoder, chosen.cross) != (usual, usual):
+    for override in overrides:
+        if override.partition("=")[0] not in KEYS:
+            raise UsageError(f"{override}: of a Hugging Face model these can be set: {', '.join(KEYS)}")
+    recipe = load_resolved(Path("convert"), [f"model.attention={attention}", *overrides], DEFAULTS)
+    default, new = AttentionConfig(), recipe.model.attention
+    if (new.encoder, new.cross) != (default, default):
         raise UsageError(f"--attention {attention}: a causal model has attention in its decoder only")
-    surgery.check(chosen.decoder.name, chosen.decoder.options())
+    surgery.check(new.decoder.name, new.decoder.options())
     if (precision := recipe.train.precision) not in ("fp32", "bf16"):
         raise UsageError(f"train.precision={precision}: must be fp32 or bf16")
     return recipe
@@ -159,36 +159,36 @@ class _PretrainedConversion:
 
     def stages(self) -> Comparison:
         settings, emit = self.settings, self.emit
-        self._check_place(settings.fresh)
+        self._check_folder(settings.fresh)
         emit(NoteEvent("opening the model", passing=True))
         model = self.teacher.model
         text, test = self._texts()
         emit(NoteEvent(f"text: {text.numel():,} tokens; perplexity of {test.numel():,} others"))
         student = copy.deepcopy(model)
         config = settings.attention
-        made = surgery.install(student, config.name, config.options(), settings.length)
-        new = sum(weight.numel() for part in made.values() for weight in part.parameters())
-        emit(NoteEvent(f"{len(made)} layers have {config.name}, with {new:,} weights of its own"))
+        layers = surgery.install(student, config.name, config.options(), settings.length)
+        new = sum(weight.numel() for layer in layers.values() for weight in layer.parameters())
+        emit(NoteEvent(f"{len(layers)} layers have {config.name}, with {new:,} weights of its own"))
         check_space(settings.out, sum(x.nbytes for x in student.state_dict().values()))
-        entries = list[ScoreRow]()
+        rows = list[ScoreRow]()
         for stage in settings.stages:
-            at: Any = {"variant": stage, "seed": SEED}
-            self._train(stage, student, [*made], text)
-            emit(NoteEvent(f"perplexity of {stage}", passing=True, **at))
-            entries.append(self._entry(stage, model if stage == "before" else student, test))
-            emit(events.EvaluatedEvent(("test",), **at))
-        result = side_by_side(entries, {settings.name: "before"})
+            key: Any = {"variant": stage, "seed": SEED}
+            self._train(stage, student, [*layers], text)
+            emit(NoteEvent(f"perplexity of {stage}", passing=True, **key))
+            rows.append(self._score(stage, model if stage == "before" else student, test))
+            emit(events.EvaluatedEvent(("test",), **key))
+        result = side_by_side(rows, {settings.name: "before"})
         self._save(student, result)
         emit(NoteEvent(f"{settings.folder}: the converted model"))
         emit(events.ScoredEvent(result))
         return result
 
-    def _check_place(self, replace: bool) -> None:
+    def _check_folder(self, replace: bool) -> None:
         """Raise OutputPathError if the folder cannot be created, or holds something that must not be replaced."""
         out, folder = self.settings.out.absolute(), self.settings.folder
-        above = next(path for path in (out, *out.parents) if path.exists())
-        if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-            raise OutputPathError(f"{folder}: cannot be created: {above} is no folder to write in")
+        parent = next(path for path in (out, *out.parents) if path.exists())
+        if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+            raise OutputPathError(f"{folder}: cannot be created: {parent} is no folder to write in")
         if not os.path.lexists(folder):
             return
         if not surgery.is_converted(folder):
@@ -202,8 +202,8 @@ class _PretrainedConversion:
         if settings.test is not None:
             test = self._windows(settings.test)
         else:
-            kept = -(-len(text) // HELD_OUT)
-            text, test = text[:-kept], text[-kept:]
+            held_out = -(-len(text) // HELD_OUT)
+            text, test = text[:-held_out], text[-held_out:]
         if not len(text):
             raise DataError(
                 f"{settings.text}: too short: it needs {2 * settings.length} tokens, or give "
@@ -213,11 +213,11 @@ class _PretrainedConversion:
 
     def _windows(self, path: Path) -> Int[Tensor, "N L"]:
         with open_file(path) as file:
-            data = file.read(MOST_TEXT)
+            data = file.read(MAX_BYTES)
         try:
             # a truncated text may end within a character
             decoder = codecs.getincrementaldecoder("utf-8-sig")()
-            text = decoder.decode(data, final=len(data) < MOST_TEXT).replace("\r\n", "\n")
+            text = decoder.decode(data, final=len(data) < MAX_BYTES).replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: is not UTF-8 text (byte {error.start})") from error
         with quiet():
@@ -230,28 +230,27 @@ class _PretrainedConversion:
     def _train(self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]) -> None:
         batches = self._batches(text)
         if stage == "transferred":
-            what, updates = MATCHING, self.settings.transfer
-            parts = dict(student.named_modules())
-            ours = {name: parts[name] for name in layers}
-            weights = [weight for part in ours.values() for weight in part.parameters()]
-            learn = partial(self._match, ours)
+            loss_name, updates = MATCHING, self.settings.transfer
+            modules = {name: student.get_submodule(name) for name in layers}
+            weights = [weight for module in modules.values() for weight in module.parameters()]
+            compute_gradients = partial(self._match, modules)
         elif stage == "tuned":
-            what, updates = "training loss", self.settings.tune
-            weights, learn = [*student.parameters()], partial(self._predict, student)
+            loss_name, updates = "training loss", self.settings.tune
+            weights, compute_gradients = [*student.parameters()], partial(self._predict, student)
         else:
             return
 
-        def rate(done: int) -> float:
+        def rate(update: int) -> float:
             """Return the linearly falling learning rate; fine-tuning warms up over a tenth of the updates."""
             if stage == "transferred":
-                return RATE * (1 - (done - 1) / updates)
-            warm = done / max(1, updates // 10)
-            return self.settings.recipe.train.lr * min(warm, (updates - done + 1) / updates)
+                return RATE * (1 - (update - 1) / updates)
+            warmup = update / max(1, updates // 10)
+            return self.settings.recipe.train.lr * min(warmup, (updates - update + 1) / updates)
 
-        def update() -> tuple[float, int]:
+        def backward() -> tuple[float, int]:
             self.stop.obey("; nothing was written")
             ids = next(batches)
-            loss = learn(ids)
+            loss = compute_gradients(ids)
             if not np.isfinite(loss):
                 advice = ": give a lower train.lr" if stage == "tuned" else ""
                 raise NotFiniteError(f"{stage}: the loss is not finite{advice}")
@@ -263,14 +262,14 @@ class _PretrainedConversion:
         name, device = self.settings.name, str(self.teacher.device)
         size = sum(weight.numel() for weight in student.parameters())
         emit(events.StartedEvent(name, updates, size, device, self.settings.recipe.train.precision))
-        begin = time.perf_counter()
-        losses = make_updates(what, weights, updates, rate, update, emit)
-        emit(NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}"))
-        emit(events.FinishedEvent(updates, time.perf_counter() - begin, "steps"))
+        start = time.perf_counter()
+        losses = make_updates(loss_name, weights, updates, rate, backward, emit)
+        emit(NoteEvent(f"{loss_name} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}"))
+        emit(events.FinishedEvent(updates, time.perf_counter() - start, "steps"))
 
     def _autocast(self) -> torch.autocast:
-        device, fast = self.teacher.device.type, self.settings.recipe.train.precision == "bf16"
-        return torch.autocast(device, torch.bfloat16, enabled=fast)
+        bf16 = self.settings.recipe.train.precision == "bf16"
+        return torch.autocast(self.teacher.device.type, torch.bfloat16, enabled=bf16)
 
     @property
     def _rows(self) -> int:
@@ -278,23 +277,23 @@ class _PretrainedConversion:
         return max(1, self.settings.recipe.train.batch_tokens // self.settings.length)
 
     def _batches(self, text: Int[Tensor, "N L"]) -> Iterator[Int[Tensor, "R L"]]:
-        draw = torch.Generator().manual_seed(SEED)
+        generator = torch.Generator().manual_seed(SEED)
         order = torch.empty(0, dtype=torch.long)
         while True:
             while len(order) < self._rows:
-                order = torch.cat((order, torch.randperm(len(text), generator=draw)))
-            taken, order = order[: self._rows], order[self._rows :]
-            yield text[taken].to(self.teacher.device)
+                order = torch.cat((order, torch.randperm(len(text), generator=generator)))
+            rows, order = order[: self._rows], order[self._rows :]
+            yield text[rows].to(self.teacher.device)
 
     def _match(self, layers: Mapping[str, nn.Module], ids: Int[Tensor, "R L"]) -> float:
         """Compute the gradients of attention transfer and return the mean loss of the layers."""
         with self._autocast():
             calls = layer_calls(self.teacher.model, [*layers], ids)
         losses = list[float]()
-        for name, (args, named, wanted) in calls.items():
+        for name, (args, kwargs, target) in calls.items():
             with self._autocast():
-                y = layers[name](*args, **named)[0]
-            loss = (y.float() - wanted.float()).square().mean()
+                y = layers[name](*args, **kwargs)[0]
+            loss = (y.float() - target.float()).square().mean()
             (loss / len(layers)).backward()
             losses.append(loss.item())
         return mean(losses)
@@ -308,7 +307,7 @@ class _PretrainedConversion:
         return loss.item()
 
     @torch.no_grad()
-    def _entry(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> ScoreRow:
+    def _score(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> ScoreRow:
         """Score the perplexity of all windows, without the first token of each."""
         losses = []
         for ids in test.split(self._rows):  # type: ignore[no-untyped-call]
@@ -323,7 +322,7 @@ class _PretrainedConversion:
         system = System(self.settings.name, stage, SEED, run, sum(weight.numel() for weight in model.parameters()))
         return ScoreRow(system, "test", {"perplexity": score}, len(sums), sha256_json(test.tolist()))
 
-    def _save(self, student: Any, found: Comparison) -> None:
+    def _save(self, student: Any, comparison: Comparison) -> None:
         settings, config = self.settings, self.settings.attention
         facts = {
             "attention": config.name,
@@ -335,13 +334,12 @@ class _PretrainedConversion:
             "lr": settings.recipe.train.lr,
             "batch_tokens": settings.recipe.train.batch_tokens,
             "precision": settings.recipe.train.precision,
-            "perplexity": {r.variant: r.scores["perplexity"].stored.score for r in found.rows},
+            "perplexity": {r.variant: r.scores["perplexity"].stored.score for r in comparison.rows},
             **self.teacher.facts,
         }
         make_folder(settings.out)
-        self._check_place(settings.fresh)  # another command may have created it meanwhile
-        tokenizer = self.teacher.tokenizer
-        fill_folder(settings.folder, lambda at: surgery.save(student, tokenizer, at, facts))
+        self._check_folder(settings.fresh)  # another command may have created it meanwhile
+        fill_folder(settings.folder, lambda folder: surgery.save(student, self.teacher.tokenizer, folder, facts))
 
 
 @torch.no_grad()
@@ -349,15 +347,15 @@ def layer_calls(
     model: Any, layers: Sequence[str], ids: Int[Tensor, "R L"]
 ) -> dict[str, tuple[tuple[Any, ...], dict[str, Any], Float[Tensor, "R L W"]]]:
     """Run a model on windows without pads; return the arguments and outputs of these attention modules by name."""
-    calls, parts = {}, dict(model.named_modules())
+    calls = {}
 
-    def note(name: str, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
+    def record(name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         # no layer needs a mask without padding, and its form depends on the implementation
-        calls[name] = args, {**named, "attention_mask": None}, out[0]
+        calls[name] = args, {**kwargs, "attention_mask": None}, out[0]
 
     with ExitStack() as hooks, quiet():
         for name in layers:
-            handle = parts[name].register_forward_hook(partial(note, name), with_kwargs=True)
+            handle = model.get_submodule(name).register_forward_hook(partial(record, name), with_kwargs=True)
             hooks.callback(handle.remove)
         model.base_model(input_ids=ids, use_cache=False)
     return calls

@@ -22,27 +22,27 @@ def machine(device: str = "cpu") -> str:
     flags = fields.get("flags", "").split()
     server = any(word in fields.get("model name", "") for word in ("EPYC", "Xeon"))
     kind = f"{platform.machine().replace('_', '-')} {'server ' if server else ''}CPU"
-    has = ", ".join(flag for flag in FEATURES if flag in flags) or "no vector extensions known"
-    lacks = "" if any(flag.startswith("amx") for flag in flags) else ", no amx"
+    features = ", ".join(flag for flag in FEATURES if flag in flags) or "no vector extensions known"
+    features += "" if any(flag.startswith("amx") for flag in flags) else ", no amx"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    words = f"{cores} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
-    return f"{gpu(device)}, {words}" if device.startswith("cuda") else words
+    cpu = f"{cores} cores of an {kind} ({features}), {memory:.0f} GiB"
+    return f"{gpu(device)}, {cpu}" if device.startswith("cuda") else cpu
 
 
 def gpu(device: str) -> str:
     """Describe a CUDA device."""
     import torch
 
-    found = torch.cuda.get_device_properties(device)
-    return f"{found.name} ({found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda})"
+    properties = torch.cuda.get_device_properties(device)
+    return f"{properties.name} ({properties.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda})"
 
 
 @cache
 def code_digest() -> str:
     """Return the SHA-256 of attnkit's modules, equal for runs trained by the same code."""
-    root, total = Path(attnkit.__file__).parent, hashlib.sha256()
+    root, digest = Path(attnkit.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        total.update(f"{path.relative_to(root).as_posix()}\0".encode())
-        total.update(hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

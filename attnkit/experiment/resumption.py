@@ -41,8 +41,7 @@ class Change(NamedTuple):
     @property
     def of_weights(self) -> bool:
         """Whether the change affects the weights, not only the scores."""
-        later = self.key.startswith(AFTER_TRAINING) or self.key == "train.log_to"
-        return not (later or self.of_files)
+        return not (self.of_files or self.key == "train.log_to" or self.key.startswith(AFTER_TRAINING))
 
     @property
     def of_files(self) -> bool:
@@ -66,10 +65,11 @@ class RunState(NamedTuple):
             return f"resumes at {self.step or 0:,}"
         if self.state == "done":
             return "skipped: done"
-        kinds = {RecipeError: "recipe changed", OutputPathError: "in use", DataError: "damaged"}
-        why = kinds.get(type(self.error), "see below") if self.error else ""
-        why = "train.init" if "train.init: " in str(self.error) else why
-        return f"refused: {why}" if self.state == "refused" else self.state
+        if self.state != "refused":
+            return self.state
+        reasons = {RecipeError: "recipe changed", OutputPathError: "in use", DataError: "damaged"}
+        reason = reasons.get(type(self.error), "see below") if self.error else ""
+        return f"refused: {'train.init' if 'train.init: ' in str(self.error) else reason}"
 
 
 def recipe_of_run(file: RecipeFile, variant: str, seed: int) -> Recipe:
@@ -78,7 +78,7 @@ def recipe_of_run(file: RecipeFile, variant: str, seed: int) -> Recipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seeds": (seed,)})})
 
 
-def texts(changes: Sequence[Change]) -> str:
+def describe(changes: Sequence[Change]) -> str:
     return "; ".join(change.text for change in changes)
 
 
@@ -88,13 +88,13 @@ def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
     Raises RecipeError if a change would affect the weights and `allow` is false.
     """
     changes = [Change(*change) for change in changed_keys(run.recipe, recipe)]
-    changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest.plugins)]
+    changes += [Change(FILE + path, *hashes) for path, *hashes in plugins.changes(run.manifest.plugins)]
     refused = [change for change in changes if change.of_weights]
     if refused and not allow:
-        then = "resume it" if needs_updates(run, recipe, changes) else "keep it as it is"
+        effect = "resume it" if needs_updates(run, recipe, changes) else "keep it as it is"
         raise RecipeError(
-            f"{run.path}: was trained by another recipe ({texts(refused)}); use --fresh to"
-            f" start over, --allow-change to {then}, or another --out"
+            f"{run.path}: was trained by another recipe ({describe(refused)}); use --fresh to"
+            f" start over, --allow-change to {effect}, or another --out"
         )
     return changes
 
@@ -103,22 +103,22 @@ def needs_updates(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
     """Return whether a run needs updates: it is not finished, or its changed recipe trains longer."""
     if not run.finished:
         return True
-    done, patience = run.outcome, recipe.train.patience
-    longer = recipe.train.steps > done.last
-    if done.reason == "patience":
+    outcome, patience = run.outcome, recipe.train.patience
+    longer = recipe.train.steps > outcome.last
+    if outcome.reason == "patience":
         longer = longer and (patience == 0 or patience > run.recipe.train.patience)
     return longer and any(change.of_weights for change in changes)
 
 
 def with_new_scoring(run: Run, recipe: Recipe) -> Recipe:
     """Return the run's recipe with the search, scoring, log writers and file paths of `recipe`."""
-    later: dict[str, Any] = {"search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts}
+    sections: dict[str, Any] = {"search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts}
     for key in (*FILES, "train.log_to"):
         section, name = key.split(".")
-        part = later.get(section, getattr(run.recipe, section))
+        config = sections.get(section, getattr(run.recipe, section))
         value = getattr(getattr(recipe, section), name)
-        later[section] = part.model_copy(update={name: value})
-    return run.recipe.model_copy(update=later)
+        sections[section] = config.model_copy(update={name: value})
+    return run.recipe.model_copy(update=sections)
 
 
 def require_same_data(run: Run, prepared: PreparedData) -> None:
@@ -130,17 +130,17 @@ def require_same_data(run: Run, prepared: PreparedData) -> None:
         )
 
 
-def require_same_corpus(run: Run, recipe: Recipe, **places: Any) -> None:
+def require_same_corpus(run: Run, recipe: Recipe, **options: Any) -> None:
     """Raise DataError if the corpus differs from that of a finished run; a missing corpus is no error.
 
-    `places` are `data_dir` and `offline` of `Corpus.open`.
+    `options` are `data_dir` and `offline` of `Corpus.open`.
     """
-    known = found = run.manifest.hashes.get("corpus")
+    recorded = current = run.manifest.hashes.get("corpus")
     with suppress(AttnkitError):
-        corpus = Corpus.open(recipe.data, recipe.task, **places)
-        if known and all(map(corpus.available, READ)):
-            found = corpus_digest(corpus)
-    if found != known:
+        corpus = Corpus.open(recipe.data, recipe.task, **options)
+        if recorded and all(map(corpus.available, READ)):
+            current = corpus_digest(corpus)
+    if current != recorded:
         raise DataError(
             f"{run.path}: the training data is not what this run was trained on; restore it, start"
             " over with --fresh, or use another --out"
@@ -155,11 +155,11 @@ def corpus_digest(corpus: Corpus) -> str:
 def rescore(run: Run, recipe: Recipe, changes: Sequence[Change], emit: Emit) -> None:
     """Record the new scoring of a finished run, and skip its training; its weights and their settings are kept."""
     run.verify()
-    later = [change for change in changes if not change.of_weights]
-    record_changes(run, with_new_scoring(run, recipe), later, None, emit)
-    kept = [change for change in changes if change.of_weights]
-    why = f"; not changed: {texts(kept)} (--fresh trains it so)" if kept else ""
-    emit(events.SkippedEvent(f"already trained{why}"))
+    scoring = [change for change in changes if not change.of_weights]
+    record_changes(run, with_new_scoring(run, recipe), scoring, None, emit)
+    ignored = [change for change in changes if change.of_weights]
+    note = f"; not changed: {describe(ignored)} (--fresh trains it so)" if ignored else ""
+    emit(events.SkippedEvent(f"already trained{note}"))
 
 
 def record_changes(run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None, emit: Emit) -> None:
@@ -175,13 +175,12 @@ def record_changes(run: Run, recipe: Recipe, changes: Sequence[Change], step: in
         else:
             for change in of_weights:
                 record_change(run, step, *change)
-    emit(NoteEvent(f"{run.path}: recipe changed: {texts(changes)}"))
+    emit(NoteEvent(f"{run.path}: recipe changed: {describe(changes)}"))
 
 
 def other_device_note(run: Run, now: tuple[str, int, int]) -> str:
     """Return a note if a training resumes with other (device, threads, processes), otherwise ""."""
-    was = run.manifest
-    before = (was.device, was.threads, was.world_size)
+    before = (run.manifest.device, run.manifest.threads, run.manifest.world_size)
     if before == now:
         return ""
     old, new = (

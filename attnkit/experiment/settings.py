@@ -70,20 +70,20 @@ class TrainingSettings:
         ]
 
 
-def recorded_values(file: RecipeFile, names: Sequence[str], words: Sequence[str], out: Path) -> dict[str, Tuned]:
+def recorded_values(file: RecipeFile, names: Sequence[str], overrides: Sequence[str], out: Path) -> dict[str, Tuned]:
     """Return earlier outcomes of tuning by variant, from the runs' manifests, so that runs resume with those values.
 
-    Variants are left out whose recipe has changed in the tuned keys, or whose tuned key is set by one of the `words`.
+    Variants are left out whose recipe has changed in the tuned keys, or whose tuned key is set by `overrides`.
     """
-    found = dict[str, Tuned]()
-    given = {word.partition("=")[0].strip() for word in words}
+    recorded = dict[str, Tuned]()
+    overridden = {override.partition("=")[0].strip() for override in overrides}
     for name in names:
         for path in sorted(run_path(out, file.name, name, 0).parent.glob("seed-*/manifest.json")):
             if (entry := Run.open(path.parent).manifest.tuned) is None:
                 continue
-            own = flat(file.variants[name])
-            same = all(own.get(key, ABSENT) == value for key, value in entry.was.items())
-            if same and not given & {entry.key, f"variants.{name}.{entry.key}"}:
-                found[name] = entry
+            values = flat(file.variants[name])
+            same = all(values.get(key, ABSENT) == value for key, value in entry.was.items())
+            if same and not overridden & {entry.key, f"variants.{name}.{entry.key}"}:
+                recorded[name] = entry
             break
-    return found
+    return recorded

@@ -30,7 +30,7 @@ from attnkit.data.corpus_files import known_digests
 from attnkit.device import THREADS, sharing, starting_processes, threads_each
 from attnkit.distributed import group
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError, known_error
-from attnkit.experiment.experiment import PATIENCE, Experiment, Key, RunTraining
+from attnkit.experiment.experiment import POLL, Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import release_freed_memory
 from attnkit.recipe import Recipe
@@ -136,14 +136,14 @@ def train_side_by_side(
         emit(NoteEvent(sharing(jobs)))
         states = [(run, run.check().state) for run in experiment.runs()]
         unfinished = {run: run.prepared(emit) for run, state in states if state != "done"}
-        everything = torch.get_num_threads()
+        all_threads = torch.get_num_threads()
         torch.set_num_threads(threads)  # the precision is chosen with the threads of a process
         try:
             for run, state in states:
                 if state == "new":
                     experiment.precision_of(run.recipe, unfinished[run], run.path, emit)
         finally:
-            torch.set_num_threads(everything)
+            torch.set_num_threads(all_threads)
         release_freed_memory()
         settings = replace(settings, precision=experiment.precision)
         # start the process that imports torch, from which the others are forked
@@ -201,8 +201,8 @@ def end_of(error: BaseException, recipe: Recipe) -> TrainingEnd:
     """Return the end of a run that raised an error."""
     if known := known_error(error, recipe.train.batch_tokens, recipe.train.accumulate):
         return TrainingEnd(known)
-    whose = mechanisms.plugin_error(error)
-    text = whose or f"{type(error).__name__}: {error}; this is a bug in attnkit: please report it"
+    bug = f"{type(error).__name__}: {error}; this is a bug in attnkit: please report it"
+    text = mechanisms.plugin_error(error) or bug
     details = "".join(traceback.format_exception(error)).rstrip("\n")
     return TrainingEnd(AttnkitError(" ".join(text.split())), details)
 
@@ -228,12 +228,12 @@ class Job:
 
     def __init__(self, start: Start, output: Path, key: Key) -> None:
         self.key, self.output = key, output
-        self.connection, theirs = CONTEXT.Pipe()
+        self.connection, child_connection = CONTEXT.Pipe()
         output.touch()
-        self.process: Any = CONTEXT.Process(target=serve, args=(theirs, output, start, *key), daemon=True)
+        self.process: Any = CONTEXT.Process(target=serve, args=(child_connection, output, start, *key), daemon=True)
         with starting_processes():
             self.process.start()
-        theirs.close()
+        child_connection.close()
 
     def receive(self) -> Event | TrainingEnd:
         """Return the next message, or the end of the run if the process died."""
@@ -267,21 +267,21 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
     stop, emit = experiment.stop, experiment.emit
     waiting, active = deque(planned), list[Job]()
     rows, failures = dict[Key, Sequence[ScoreRow]](), dict[Key, AttnkitError]()
-    told = stopped = False
+    terminated = stopped = False
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=process_folder())))
         stack.callback(close, active)
         while active or (waiting and not stop.requested):
             while waiting and len(active) < jobs and not stop.requested:
-                if (job := started(start, folder / f"{len(waiting)}.txt", waiting[0], stop)) is not None:
+                if (job := start_job(start, folder / f"{len(waiting)}.txt", waiting[0], stop)) is not None:
                     active.append(job)
                     waiting.popleft()
-            if stop.requested and not told:
-                told = True
+            if stop.requested and not terminated:
+                terminated = True
                 for job in active:
                     job.process.terminate()
-            ready = wait([job.connection for job in active], PATIENCE)
-            for job in [one for one in active if one.connection in ready]:
+            ready = wait([job.connection for job in active], POLL)
+            for job in [job for job in active if job.connection in ready]:
                 message = job.receive()
                 if isinstance(message, Event):
                     emit(message)
@@ -294,10 +294,10 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
                     stopped = True
                 else:
                     failures[job.key] = message.error
-                    at: Any = dict(zip(("variant", "seed"), job.key, strict=True))
+                    variant, seed = job.key
                     if message.details:
-                        emit(NoteEvent(message.details, **at))
-                    emit(events.FailedEvent(str(message.error), message.error.code, **at))
+                        emit(NoteEvent(message.details, variant=variant, seed=seed))
+                    emit(events.FailedEvent(str(message.error), message.error.code, variant=variant, seed=seed))
     lines = [f"{name} seed {seed}: {error}" for (name, seed), error in failures.items()]
     if stop.requested and (stopped or waiting):
         failed = "".join(f"; failed before: {line}" for line in lines)
@@ -310,7 +310,7 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
     return comparison
 
 
-def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | None:
+def start_job(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | None:
     """Start the process of a run; return None if a signal arrived instead.
 
     Raises MemoryLimitError if the process from which others are forked was killed.
@@ -318,7 +318,7 @@ def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | No
     try:
         return Job(start, output, key)
     except (EOFError, ConnectionError) as error:
-        time.sleep(PATIENCE)  # a signal to the process group reaches this process as well
+        time.sleep(POLL)  # a signal to the process group reaches this process as well
         if stop.requested:
             return None
         raise MemoryLimitError(

@@ -45,7 +45,7 @@ COUNTED = ("warmup", "valid_every", "save_every", "log_every")
 class Tuning:
     """Plan of the trials of each row (variant of the recipe)."""
 
-    word: str
+    option: str
     """KEY=V1,V2 from the command line."""
     key: str
     """Tuned key, e.g. train.lr."""
@@ -53,7 +53,7 @@ class Tuning:
     """Number of updates per trial; None: that of the recipe."""
     rows: Mapping[str, Mapping[str, str]]
     """Row -> value -> KEY=VALUE override, in the order of the values."""
-    was: Mapping[str, Mapping[str, str]]
+    defaults: Mapping[str, Mapping[str, str]]
     """Row -> the recipe's own values of the keys that differ between its trials."""
     tried: Mapping[str, set[tuple[object, ...]]]
     """Row -> the values of these keys in each trial."""
@@ -64,12 +64,12 @@ class Tuning:
     load: Load
 
     @staticmethod
-    def plan(load: Load, word: str, names: Sequence[str], steps: int | None = None) -> "Tuning":
+    def plan(load: Load, option: str, names: Sequence[str], steps: int | None = None) -> "Tuning":
         """Plan the trials of these variants of a recipe; variants that override the key are trained without trials.
 
         Args:
             load: Loads the recipe.
-            word: KEY=V1,V2; the key may begin with `variants.NAME.`, for one variant.
+            option: KEY=V1,V2; the key may begin with `variants.NAME.`, for one variant.
             names: Variants.
             steps: Number of updates per trial.
 
@@ -78,64 +78,62 @@ class Tuning:
             RecipeError: If the key or a value is invalid, or there is no validation data.
         """
         file = load(())
-        key, values = _read(word, file)
-        inner = key.removeprefix(f"variants.{_owner(key, file)}.")
-        files = {text: load((f"{key}={text}",)) for text in values}
-        rows, was = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
+        key, inner, values = _parse(option, file)
+        files = {value: load((f"{key}={value}",)) for value in values}
+        rows, defaults = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
         tried = dict[str, set[tuple[object, ...]]]()
         for name in names:
-            found = [flat(files[text].variants[name]) for text in values]
-            told = [
-                one
-                for one in dict.fromkeys(key for some in found for key in some)
-                if len({some.get(one) for some in found}) > 1
-            ]
-            if not told:
+            recipes = [flat(files[value].variants[name]) for value in values]
+            all_keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+            differing_keys = [key for key in all_keys if len({recipe.get(key) for recipe in recipes}) > 1]
+            if not differing_keys:
                 continue
-            tried[name] = {tuple(some.get(one) for one in told) for some in found}
-            if len(tried[name]) < len(found):
-                raise UsageError(f"--tune {word}: some values make the same recipe of {name}")
-            rows[name] = {text: f"variants.{name}.{inner}={text}" for text in values}
-            own = flat(file.variants[name])
-            was[name] = {one: own.get(one, ABSENT) for one in told}
-            _check_row(file.variants[name], name, word, steps)
+            tried[name] = {tuple(recipe.get(key) for key in differing_keys) for recipe in recipes}
+            if len(tried[name]) < len(recipes):
+                raise UsageError(f"--tune {option}: some values make the same recipe of {name}")
+            rows[name] = {value: f"variants.{name}.{inner}={value}" for value in values}
+            default = flat(file.variants[name])
+            defaults[name] = {key: default.get(key, ABSENT) for key in differing_keys}
+            _check_row(file.variants[name], name, option, steps)
         if not rows:
-            raise UsageError(f"--tune {word}: changes none of {', '.join(names)}")
+            raise UsageError(f"--tune {option}: changes none of {', '.join(names)}")
         variants, origins, trials = dict[str, Recipe](), {}, dict[str, Trial]()
-        folders = unique([f"{inner}={text}" for text in values])
+        folders = unique([f"{inner}={value}" for value in values])
         for row in rows:
-            for text, folder in zip(values, folders, strict=True):
-                name = f"{row},{inner.rpartition('.')[2]}={text}"
-                recipe = files[text].variants[row]
+            for value, folder in zip(values, folders, strict=True):
+                name = f"{row},{inner.rpartition('.')[2]}={value}"
+                recipe = files[value].variants[row]
                 train = shortened(recipe.train, steps).model_copy(update={"seeds": recipe.train.seeds[:1]})
                 variants[name] = recipe.model_copy(update={"train": train})
-                origins[name] = files[text].origins.get(row, {})
-                trials[name] = Trial(row, folder, inner, text)
-        made = file.swept or {row: [row] for row in rows}
-        swept = {base: [name for name, one in trials.items() if one.row in some] for base, some in made.items()}
-        short = RecipeFile(file.name, file.path, variants, None, origins, swept=swept)
-        return Tuning(word, inner, steps, rows, was, tried, short, trials, load)
+                origins[name] = files[value].origins.get(row, {})
+                trials[name] = Trial(row, folder, inner, value)
+        swept = {
+            base: [name for name, trial in trials.items() if trial.row in members]
+            for base, members in (file.swept or {row: [row] for row in rows}).items()
+        }
+        trial_file = RecipeFile(file.name, file.path, variants, None, origins, swept=swept)
+        return Tuning(option, inner, steps, rows, defaults, tried, trial_file, trials, load)
 
-    def settings(self, of: TrainingSettings) -> TrainingSettings:
+    def settings(self, runs: TrainingSettings) -> TrainingSettings:
         """Return the settings of the trials, derived from those of the runs."""
-        return replace(of, file=self.file, variants=None, seeds=None, trials=self.trials)
+        return replace(runs, file=self.file, variants=None, seeds=None, trials=self.trials)
 
     def check(self, settings: TrainingSettings, recorded: Mapping[str, Tuned]) -> None:
         """Raise RecipeError, before any trial, if a run exists with values that these trials cannot choose."""
         for row, entry in recorded.items():
-            before = entry.key, [one.value for one in entry.trials], entry.steps
-            if row in self.rows and before != (self.key, [*self.rows[row]], self.steps):
+            values = [trial.value for trial in entry.trials]
+            if row in self.rows and (entry.key, values, entry.steps) != (self.key, [*self.rows[row]], self.steps):
                 steps = f" in {entry.steps} steps" if entry.steps else ""
                 raise RecipeError(
-                    f"{row}: was tuned by other trials ({entry.key}={','.join(before[1])}{steps}); use --fresh to "
+                    f"{row}: was tuned by other trials ({entry.key}={','.join(values)}{steps}); use --fresh to "
                     "start over, --allow-change to keep a finished run as it is, another --out, or leave out --tune "
                     "to go on with that value"
                 )
         for row, seed in settings.runs():
             run = Run(settings.folder(row, seed))
             if row in self.rows and row not in recorded and run.exists:
-                own = flat(Run.open(run.path).recipe)
-                if tuple(own.get(key) for key in self.was[row]) not in self.tried[row]:
+                recipe = flat(Run.open(run.path).recipe)
+                if tuple(recipe.get(key) for key in self.defaults[row]) not in self.tried[row]:
                     raise RecipeError(
                         f"{run.path}: was trained by none of these values of {self.key}; use --fresh to start over, "
                         "--allow-change to keep it as it is, or another --out"
@@ -143,32 +141,32 @@ class Tuning:
 
     def entry(self, settings: TrainingSettings, row: str) -> Tuned:
         """Return the outcome of a row's trials.  Raises DivergedError if all of them diverged."""
-        tried, best = list[TunedTrial](), None
+        outcomes, best = list[TunedTrial](), None
         for name, trial in self.trials.items():
             if trial.row != row:
                 continue
             recipe = self.file.variants[name]
-            one = _outcome(Run.open(settings.folder(name, recipe.train.seeds[0])), trial.value)
-            tried.append(one)
-            if one.score is None or one.loss is None:
+            outcome = _outcome(Run.open(settings.folder(name, recipe.train.seeds[0])), trial.value)
+            outcomes.append(outcome)
+            if outcome.score is None or outcome.loss is None:
                 continue
-            score = MonitoredScore(one.score, one.loss)
+            score = MonitoredScore(outcome.score, outcome.loss)
             if best is None or score.better_than(best[0], recipe.train.monitor):
                 best = score, trial.value, recipe
         if best is None:
             raise DivergedError(
                 f"{row}: every trial of {self.key} diverged ({', '.join(self.rows[row])}); try"
-                f" smaller values ({tried[0].diverged})"
+                f" smaller values ({outcomes[0].diverged})"
             )
         _, value, recipe = best
         return Tuned(
             key=self.key,
             value=value,
-            was=dict(self.was[row]),
+            was=dict(self.defaults[row]),
             steps=self.steps,
             seed=recipe.train.seeds[0],
             monitor=recipe.train.monitor,
-            trials=tried,
+            trials=outcomes,
         )
 
 
@@ -202,12 +200,12 @@ def train(
 
 def _notes(entry: Tuned) -> Iterator[str]:
     """Yield messages about a choice: the scores, ties, and a chosen value at the end of the range."""
-    tried = (
-        f"{one.value}: {'diverged' if one.score is None else events.score_text(entry.monitor, one.score)}"
-        for one in entry.trials
+    results = (
+        f"{trial.value}: {'diverged' if trial.score is None else events.score_text(entry.monitor, trial.score)}"
+        for trial in entry.trials
     )
-    yield f"chose {entry.key}={entry.value} ({', '.join(tried)})"
-    scores = {one.value: (one.score, one.loss) for one in entry.trials}
+    yield f"chose {entry.key}={entry.value} ({', '.join(results)})"
+    scores = {trial.value: (trial.score, trial.loss) for trial in entry.trials}
     same = [value for value, score in scores.items() if score == scores[entry.value]]
     if len(same) > 1:
         yield f"{entry.key}: equal scores of {', '.join(same)}; takes the first"
@@ -231,34 +229,34 @@ def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:
     return train.model_copy(update={"steps": steps, **changes})
 
 
-def _read(word: str, file: RecipeFile) -> tuple[str, list[str]]:
-    """Parse KEY=V1,V2 into key and values.  Raises UsageError or RecipeError if it is invalid."""
-    key, equals, text = (part.strip() for part in word.partition("="))
+def _parse(option: str, file: RecipeFile) -> tuple[str, str, list[str]]:
+    """Parse KEY=V1,V2 into KEY, KEY without `variants.NAME.`, and the values.  Raises UsageError or RecipeError."""
+    key, equals, text = (part.strip() for part in option.partition("="))
     if not equals or not key:
-        raise UsageError(f"--tune {word}: must be KEY=V1,V2, such as train.lr=1e-3,3e-3")
+        raise UsageError(f"--tune {option}: must be KEY=V1,V2, such as train.lr=1e-3,3e-3")
     inner = key.removeprefix(f"variants.{_owner(key, file)}.")
     section = inner.partition(".")[0]
     if inner in FIXED:
         raise UsageError(f"--tune {inner}: is what all trials have in common; tune another key")
     if section not in TUNABLE and (section,) in SCHEMA:
         raise UsageError(f"--tune {inner}: only keys of train and model can be tuned")
-    options = overrides(tuple(inner.split(".")), text)
-    if len(options) < 2:
-        raise UsageError(f"--tune {word}: needs two values or more, between commas")
-    return key, [value_text(one.node) for one in options]
+    values = overrides(tuple(inner.split(".")), text)
+    if len(values) < 2:
+        raise UsageError(f"--tune {option}: needs two values or more, between commas")
+    return key, inner, [value_text(value.node) for value in values]
 
 
 def _owner(key: str, file: RecipeFile) -> str:
     """Return NAME of a key of the form variants.NAME.KEY, otherwise ""; names may contain dots."""
     rest = key.removeprefix("variants.")
-    fitting = (name for name in file.variants if rest != key and rest.startswith(f"{name}."))
-    return max(fitting, key=len, default="")
+    names = (name for name in file.variants if rest != key and rest.startswith(f"{name}."))
+    return max(names, key=len, default="")
 
 
-def _check_row(recipe: Recipe, name: str, word: str, steps: int | None) -> None:
+def _check_row(recipe: Recipe, name: str, option: str, steps: int | None) -> None:
     """Raise UsageError or RecipeError if the trials of a row are impossible."""
     if "valid" not in splits_of(recipe.data):
-        raise RecipeError(f"--tune {word}: chooses on validation data, and the data of {name} has no valid split")
+        raise RecipeError(f"--tune {option}: chooses on validation data, and the data of {name} has no valid split")
     if steps is not None and not 1 <= steps <= recipe.train.steps:
         raise UsageError(f"--tune-steps {steps}: must be from 1 to the train.steps of {name}, {recipe.train.steps}")
 
@@ -269,6 +267,6 @@ def _outcome(run: Run, value: str) -> TunedTrial:
         raise OutputPathError(f"{run.path}: is no trial, though it lies among them; move it away")
     if trial.diverged:
         return TunedTrial(value=value, diverged=trial.diverged)
-    if (last := run.log.validation(run.outcome.step)) is None:
+    if (record := run.log.validation(run.outcome.step)) is None:
         raise DataError(f"{run.path}: its log lacks the validation of its weights; remove it")
-    return TunedTrial(value=value, score=last.value, loss=last.valid_loss)
+    return TunedTrial(value=value, score=record.value, loss=record.valid_loss)

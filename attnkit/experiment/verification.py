@@ -73,12 +73,12 @@ def verify(path: Path, *, data_dir: Path | None = None, fault: str = "") -> Iter
             raise DataError(fault)
         run = Run.open(path)
     except AttnkitError as error:
-        why = layout.without_path(error, path)
+        reason = layout.without_path(error, path)
         if Run(path).in_training:
-            yield Check(path.as_posix(), "", "file", "run", "not checked", why)
+            yield Check(path.as_posix(), "", "file", "run", "not checked", reason)
             return
-        name = layout.RECIPE if layout.RECIPE in why else "." if fault else layout.MANIFEST
-        yield Check(path.as_posix(), "", "file", name, "different", why)
+        name = layout.RECIPE if layout.RECIPE in reason else "." if fault else layout.MANIFEST
+        yield Check(path.as_posix(), "", "file", name, "different", reason)
         return
     verification = _Verification(run, data_dir)
     if run.in_training:
@@ -86,8 +86,8 @@ def verify(path: Path, *, data_dir: Path | None = None, fault: str = "") -> Iter
         return
     try:
         with run.unchanged():
-            found = list(verification.files())
-        yield from found
+            checks = list(verification.files())
+        yield from checks
     except AttnkitError as error:
         yield verification.check("file", "run", "different", layout.without_path(error, path))
     yield from verification.splits()
@@ -98,27 +98,27 @@ def read_table(path: Path) -> ScoreTable:
 
     Raises MissingInputError if there is no such file, or DataError if it has other contents.
     """
-    where = "the table is not what `attnkit eval --format json` prints"
-    return json_files.parse(read_json(path, TABLE_LIMIT), ScoreTable, where)
+    message = "the table is not what `attnkit eval --format json` prints"
+    return json_files.parse(read_json(path, TABLE_LIMIT), ScoreTable, message)
 
 
 def verify_table(table: ScoreTable, checks: Sequence[Check]) -> Iterator[Check]:
     """Compare every score of a table with its run's, from the results of `verify`."""
-    known: dict[tuple[str, str, str], list[float | None]] = {}
+    scores: dict[tuple[str, str, str], list[float | None]] = {}
     for check in checks:
-        known.setdefault((check.run_id, check.split, check.metric), []).append(check.score)
+        scores.setdefault((check.run_id, check.split, check.metric), []).append(check.score)
     for row in table.rows:
-        asked = [row.split, row.method, None if row.contexts is None else str(row.contexts)]
-        split, run_id = ".".join(filter(None, asked)), row.run_id or ""
-        for metric, value in row.metrics.items():
-            told, found = value.score, known.get((run_id, split, metric), [])
+        parts = [row.split, row.method, None if row.contexts is None else str(row.contexts)]
+        split, run_id = ".".join(filter(None, parts)), row.run_id or ""
+        for metric, stored in row.metrics.items():
+            score, run_scores = stored.score, scores.get((run_id, split, metric), [])
             state: State = "same"
             text = ""
-            if not any(_same(one, told) for one in found):
+            if not any(_same(other, score) for other in run_scores):
                 state, text = "different", "no run has this id and score"
-                if found:
-                    text = f"the table says {told}, the run {found[0]}"
-            yield Check(row.run or "", run_id, "table", f"{split} {metric}", state, text, split, metric, told)
+                if run_scores:
+                    text = f"the table says {score}, the run {run_scores[0]}"
+            yield Check(row.run or "", run_id, "table", f"{split} {metric}", state, text, split, metric, score)
 
 
 class _Verification:
@@ -134,16 +134,16 @@ class _Verification:
         run = self.run
         recorded = [name for name, value in run.manifest.files.items() if value is not None]
         left_out = run.manifest.left_out
-        why = "" if run.sealed else "no hash recorded"
-        yield self.check("file", layout.MANIFEST, "same" if run.sealed else "not checked", why)
+        reason = "" if run.sealed else "no hash recorded"
+        yield self.check("file", layout.MANIFEST, "same" if run.sealed else "not checked", reason)
         used = {layout.MANIFEST, *recorded}
         for name in recorded:
-            why = ""
+            reason = ""
             if left_out and name in left_out.files:
-                why = "left out of packed results"
+                reason = "left out of packed results"
             elif left_out and name == layout.LOG:
-                why = f"thinned from {left_out.log_records} records"
-            yield self._file(name, partial(run.check_file, name), why)
+                reason = f"thinned from {left_out.log_records} records"
+            yield self._file(name, partial(run.check_file, name), reason)
         for name in [name for name in recorded if name.startswith(f"{layout.DATA}/")]:
             rows = name.removesuffix(".json") + ".jsonl"
             split, kept = name.removeprefix(f"{layout.DATA}/").removesuffix(".json"), False
@@ -158,8 +158,8 @@ class _Verification:
             fault = checkpoint.fault_of(path)
             name = f"{layout.CHECKPOINTS}/step-{step}"
             yield self.check("file", name, "different" if fault else "same", fault or "")
-            inside = (one.name for one in path.glob("*")) if fault else checkpoint.names(path)
-            used |= {name, *(f"{name}/{one}" for one in inside)}
+            contents = (file.name for file in path.glob("*")) if fault else checkpoint.file_names(path)
+            used |= {name, *(f"{name}/{file}" for file in contents)}
         if steps and layout.LOG not in used:
             used.add(layout.LOG)
             yield self._file(layout.LOG, partial(checkpoint.check_log, run), "")
@@ -167,19 +167,19 @@ class _Verification:
             for name in run.scores():  # their contents are compared with scores.json
                 paths = run.output_path(name), run.statistics_path(name)
                 used |= {path.relative_to(run.path).as_posix() for path in paths}
-        folders = {parent.as_posix() for one in used for parent in Path(one).parents}
+        folders = {parent.as_posix() for name in used for parent in Path(name).parents}
         for name in run.names():  # a link may be the folder of used files
             if name not in used | folders:
-                why = "not recorded, so it is not used" if run.sealed else "no hash recorded"
-                yield self.check("file", name, "not checked", why)
+                reason = "not recorded, so it is not used" if run.sealed else "no hash recorded"
+                yield self.check("file", name, "not checked", reason)
 
-    def _file(self, name: str, whole: Callable[[], object], why: str) -> Check:
-        """Check one file; `whole` raises if it differs, and returns whether there was a hash to compare."""
+    def _file(self, name: str, compare: Callable[[], object], reason: str) -> Check:
+        """Check one file; `compare` raises if it differs, and returns whether there was a hash to compare."""
         try:
-            hashed = whole()
+            hashed = compare()
         except AttnkitError as error:
             return self.check("file", name, "different", layout.without_path(error, self.run.path / name))
-        return self.check("file", name, "same" if hashed else "not checked", why)
+        return self.check("file", name, "same" if hashed else "not checked", reason)
 
     def splits(self) -> Iterator[Check]:
         """Check the scores of every split."""
@@ -197,29 +197,29 @@ class _Verification:
             try:
                 saved = SavedScores.read(self.run, entry.split or name, name)
             except AttnkitError as error:
-                why = layout.without_path(error, self.run.path)
+                reason = layout.without_path(error, self.run.path)
                 for cell in [f"{name} {metric}" for metric in entry.metrics] or [name]:
-                    yield self.check("score", cell, "different", why)
+                    yield self.check("score", cell, "different", reason)
                 continue
             if saved is None:  # removed in the meantime
                 continue
             if saved.stored.weights != self.run.weights_sha256:
                 yield self.check("score", name, "different", "the scores are of other weights")
                 continue
-            made = saved.scores  # computed from the stored statistics of each line
+            scores = saved.scores  # computed from the stored statistics of each line
             try:
-                made = made | self._scored_again(saved)
+                scores = scores | self._recompute(saved)
             except (MissingInputError, UnavailableError) as error:
-                why = layout.without_path(error, self.run.path)
-                yield self.check("score", name, "not checked", f"scores follow from what is kept of each line: {why}")
+                reason = f"scores follow from what is kept of each line: {layout.without_path(error, self.run.path)}"
+                yield self.check("score", name, "not checked", reason)
             except AttnkitError as error:
                 yield self.check("score", name, "different", f"its rows: {layout.without_path(error, self.run.path)}")
-            yield from self._scores(saved, made)
+            yield from self._scores(saved, scores)
 
-    def _scored_again(self, saved: SavedScores) -> dict[str, Score]:
+    def _recompute(self, saved: SavedScores) -> dict[str, Score]:
         """Score the stored outputs again.  Raises AttnkitError if the rows have changed or are missing."""
-        recipe, known = self.run.recipe, dict.fromkeys(map(base_metric, saved.scores))
-        if not (names := [name for name in known if is_text(name) or name in LABELS]):
+        recipe, metrics = self.run.recipe, dict.fromkeys(map(base_metric, saved.scores))
+        if not (names := [name for name in metrics if is_text(name) or name in LABELS]):
             return {}
         settings = recipe.eval.model_dump() | saved.stored.scoring.model_dump(include={*SCORING})
         eval = json_files.parse(settings, EvalConfig, f"{layout.SCORES}: {saved.name}.scoring")
@@ -227,20 +227,20 @@ class _Verification:
         sources, references = [line.source for line in lines], [line.references for line in lines]
         return answer_scores(names, saved.texts, sources, references, recipe, eval)
 
-    def _scores(self, saved: SavedScores, made: Mapping[str, Score]) -> Iterator[Check]:
-        for metric, told in saved.stored.metrics.items():
-            cell, at = f"{saved.name} {metric}", (saved.stored.split, metric, told.score)
-            if metric not in made:
-                why = "a metric of a plug-in that is not there: add --plugin FILE"
-                yield self.check("score", cell, "not checked", why)
-            elif _same(told.score, new := made[metric].stored.score):
-                yield self.check("score", cell, "same", "", *at)
+    def _scores(self, saved: SavedScores, scores: Mapping[str, Score]) -> Iterator[Check]:
+        for metric, stored in saved.stored.metrics.items():
+            cell, score = f"{saved.name} {metric}", (saved.stored.split, metric, stored.score)
+            if metric not in scores:
+                reason = "a metric of a plug-in that is not there: add --plugin FILE"
+                yield self.check("score", cell, "not checked", reason)
+            elif _same(stored.score, new := scores[metric].stored.score):
+                yield self.check("score", cell, "same", "", *score)
             else:
-                why = f"{layout.SCORES} says {told.score}, scored again it is {new}"
-                yield self.check("score", cell, "different", why, *at)
+                reason = f"{layout.SCORES} says {stored.score}, scored again it is {new}"
+                yield self.check("score", cell, "different", reason, *score)
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+def _same(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

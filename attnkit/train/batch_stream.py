@@ -15,7 +15,7 @@ from attnkit.recipe import Recipe, places
 
 def score_budget(recipe: Recipe) -> int | None:
     """Return `train.batch_scores` if a mechanism of the recipe takes T x S time, otherwise None."""
-    quadratic = any(facts(word).quadratic for word in places(recipe).values())
+    quadratic = any(facts(name).quadratic for name in places(recipe).values())
     return recipe.train.batch_scores or None if quadratic else None
 
 
@@ -69,7 +69,7 @@ class BatchStream:
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan of the current epoch."""
-        hashed = hashlib.sha256()
-        for part in (self.batches.order, self.batches.ends, self.batches.turns):
-            hashed.update(np.ascontiguousarray(part).data)
-        return hashed.hexdigest()
+        digest = hashlib.sha256()
+        for array in (self.batches.order, self.batches.ends, self.batches.turns):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()

@@ -63,22 +63,22 @@ def save(
         raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
     run.log.flush()
     final = run.checkpoints / f"step-{step}"
-    prepared = files.temporary(final)
+    temporary = files.temporary(final)
     files.make_folder(run.checkpoints, parents=False)
-    before = next((old for old, _ in _steps(run) if old < step), step)  # kept as a fallback
+    previous = next((old for old, _ in _steps(run) if old < step), step)  # kept as a fallback
     with files.writing(final):
         try:
-            if prepared.exists():
-                files.remove(prepared)
-            _prepare(prepared, step, values, text, run.log.sha256())
-            DISK.rename(prepared, final)
+            if temporary.exists():
+                files.remove(temporary)
+            _write(temporary, step, values, text, run.log.sha256())
+            DISK.rename(temporary, final)
             DISK.fsync_path(final.parent)
         except OSError:
             with suppress(OSError):
-                files.remove(prepared)
+                files.remove(temporary)
             raise
         for old, path in _steps(run):
-            if old < step and old != before and old not in keep:
+            if old < step and old != previous and old not in keep:
                 leftover = files.temporary(path)
                 if leftover.exists():
                     files.remove(leftover)
@@ -87,7 +87,7 @@ def save(
     return final
 
 
-def _prepare(folder: Path, step: int, values: Mapping[str, Tensor], state: bytes, log: str | None) -> None:
+def _write(folder: Path, step: int, values: Mapping[str, Tensor], state: bytes, log: str | None) -> None:
     DISK.mkdir(folder)
     size, digest = tensors.write(folder / _TENSORS, values)
     files.write_synced(folder / _STATE, state)
@@ -122,10 +122,10 @@ def latest(run: "Run") -> Checkpoint | None:
             continue
         messages = []
         for other, fault in damaged:
-            free = set_aside(run, other)
+            new_name = set_aside(run, other)
             lost = int(other.name.removeprefix("step-")) - step
             messages.append(
-                f"{other}: damaged checkpoint ({fault}), renamed to {free}; "
+                f"{other}: damaged checkpoint ({fault}), renamed to {new_name}; "
                 f"resuming from step {step}, {lost} steps are repeated"
             )
         return Checkpoint(step, path, tuple(messages), _manifest(path).log)
@@ -140,14 +140,14 @@ def latest(run: "Run") -> Checkpoint | None:
 
 def set_aside(run: "Run", path: Path) -> str:
     """Rename a damaged checkpoint, so that it is no longer found, and return its new name."""
-    free, number = f"{path.name}.damaged", 1
-    while path.with_name(free).exists():
+    new_name, number = f"{path.name}.damaged", 1
+    while path.with_name(new_name).exists():
         number += 1
-        free = f"{path.name}.damaged-{number}"
+        new_name = f"{path.name}.damaged-{number}"
     with files.writing(path):
-        DISK.rename(path, path.with_name(free))
+        DISK.rename(path, path.with_name(new_name))
         DISK.fsync_path(path.parent)
-    return free
+    return new_name
 
 
 def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -184,15 +184,15 @@ def fault_of(path: Path) -> str | None:
     return None
 
 
-def names(path: Path) -> set[str]:
+def file_names(path: Path) -> set[str]:
     """Return the file names of a valid checkpoint."""
     return {_MANIFEST, *_manifest(path).files}
 
 
 def _manifest(path: Path) -> json_files.CheckpointManifest:
     """Read the manifest of a checkpoint.  Raises MissingInputError or DataError if it is missing or damaged."""
-    where = path / _MANIFEST
-    return json_files.opened(files.read_json(where), json_files.CheckpointManifest, str(where))
+    file = path / _MANIFEST
+    return json_files.opened(files.read_json(file), json_files.CheckpointManifest, str(file))
 
 
 def check_log(run: "Run") -> bool:
@@ -202,14 +202,14 @@ def check_log(run: "Run") -> bool:
     """
     for step, path in _steps(run):
         if fault_of(path) is None:
-            told = _manifest(path).log
-            if told is not None and run.log.until(step)[1].hexdigest() != told:
+            recorded = _manifest(path).log
+            if recorded is not None and run.log.until(step)[1].hexdigest() != recorded:
                 raise DataError(f"{run.log.path}: is not what was written until step {step}")
-            return told is not None
+            return recorded is not None
     return False
 
 
 def record_change(run: "Run", step: int, key: str, old: object, new: object) -> None:
     """Record in the run's manifest that the value of a key changed after `step` updates."""
-    change = {"step": step, "key": key, "old": str(old), "new": str(new)}
-    run.update(changes=[*(earlier.model_dump() for earlier in run.manifest.changes), change])
+    earlier = [change.model_dump() for change in run.manifest.changes]
+    run.update(changes=[*earlier, {"step": step, "key": key, "old": str(old), "new": str(new)}])

@@ -36,7 +36,7 @@ def count(job: TrainingJob) -> None:
     """
     train, size = job.recipe.train, len(job.prepared.tokenizer.target)
     torch.manual_seed(job.seed)
-    watched = reset_peak_memory(str(job.device)) is not None
+    measures_memory = reset_peak_memory(str(job.device)) is not None
     job.run.log.truncate(None)
     start = time.perf_counter()
     model = models.build(job.recipe.model, (size, size), job.recipe.data.max_length)
@@ -45,10 +45,10 @@ def count(job: TrainingJob) -> None:
     rows = train_epoch(job.prepared, job.recipe, 0, job.seed)
     model.count(_batches(rows, job))
     model = model.to(job.device)
-    fitted = isinstance(model, NaiveBayes) and model.how.estimate == "skip-gram"
-    steps = train.steps if fitted else 1
+    has_vectors = isinstance(model, NaiveBayes) and model.how.estimate == "skip-gram"
+    steps = train.steps if has_vectors else 1
     job.emit(events.StartedEvent(job.run.name, steps, model.numbers, str(job.device), "fp32"))
-    if isinstance(model, NaiveBayes) and fitted:
+    if isinstance(model, NaiveBayes) and has_vectors:
         _fit_vectors(model, job)
     seconds = time.perf_counter() - start
     _validate(model, job, steps, seconds)
@@ -61,31 +61,31 @@ def count(job: TrainingJob) -> None:
         updates=steps,
         tokens=tokens,
         tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
-        peak_memory_bytes=peak_memory(str(job.device)) if watched else None,
+        peak_memory_bytes=peak_memory(str(job.device)) if measures_memory else None,
     )
     job.emit(events.FinishedEvent(steps, seconds, "steps"))
 
 
 def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
-    many = max(1, BATCH_TOKENS // int(rows.target.lengths.max(initial=1) + 1))
-    for first in range(0, len(rows), many):
+    batch_size = max(1, BATCH_TOKENS // int(rows.target.lengths.max(initial=1) + 1))
+    for first in range(0, len(rows), batch_size):
         job.stop.obey(STOPPED)
-        yield collate(rows, np.arange(first, min(first + many, len(rows))))
+        yield collate(rows, np.arange(first, min(first + batch_size, len(rows))))
 
 
 def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
     """Fit the vectors by updates over all counts; the logged loss is in nats per pair."""
     train, start = job.recipe.train, time.perf_counter()
-    stepper, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
+    adamw, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
     for step in range(1, train.steps + 1):
         job.stop.obey(STOPPED)
         rate = learning_rate(step, train, job.recipe.model.width)
-        for group in stepper.param_groups:
+        for group in adamw.param_groups:
             group["lr"] = rate
         loss = model.pair_loss()
         loss.backward()  # type: ignore[no-untyped-call]
-        stepper.step()
-        stepper.zero_grad(set_to_none=True)
+        adamw.step()
+        adamw.zero_grad(set_to_none=True)
         if not loss.isfinite():
             raise DivergedError(f"step {step}: the loss is not finite; try a lower train.lr")
         if step % train.log_every == 0 or step == train.steps:
@@ -104,5 +104,4 @@ def _validate(model: CountedModel, job: TrainingJob, step: int, seconds: float) 
     except NotFiniteError as error:
         raise DivergedError(f"the model gave NaN or infinity in the validation: {error}") from error
     job.run.log.append({"step": step, **validator.record(sums, value, seconds)})
-    told = step, sums.loss, sums.perplexity, validator.monitor, value, value
-    job.emit(events.ValidatedEvent(*told))
+    job.emit(events.ValidatedEvent(step, sums.loss, sums.perplexity, validator.monitor, value, best=value))

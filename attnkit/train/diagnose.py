@@ -29,28 +29,28 @@ def first_bad_module(model: nn.Module, batch: Batch, device: torch.device) -> st
 
 
 def diverged(
-    step: int, what: str, batches: Sequence[Batch], model: nn.Module, device: torch.device, last_good: int | None
+    step: int, quantity: str, batches: Sequence[Batch], model: nn.Module, device: torch.device, saved_step: int | None
 ) -> DivergedError:
-    """Return the error for a loss or gradient (`what`) that is not finite at update `step`.
+    """Return the error for a loss or gradient (`quantity`) that is not finite at update `step`.
 
     The message names the training rows, the first module whose output is not finite, otherwise the first parameter
     whose gradient is not finite, and the last checkpoint.
     """
-    guilty, where = batches[0], "every module's output is finite"
+    bad_batch, location = batches[0], "every module's output is finite"
     for name, parameter in model.named_parameters():
         values = parameter if parameter.grad is None else parameter.grad
         if not bool(values.isfinite().all()):
-            where = f"first in the gradient of {name}"
+            location = f"first in the gradient of {name}"
             break
     for batch in batches:
         if (module := first_bad_module(model, batch, device)) is not None:
-            guilty, where = batch, f"first in the output of {module}"
+            bad_batch, location = batch, f"first in the output of {module}"
             break
-    rows = ", ".join(str(int(row)) for row in guilty.rows[:ROWS_SHOWN])
-    more = f" and {len(guilty.rows) - ROWS_SHOWN} more" if len(guilty.rows) > ROWS_SHOWN else ""
-    saved = f"step {last_good} is saved" if last_good else "nothing is saved yet"
+    rows = ", ".join(str(int(row)) for row in bad_batch.rows[:ROWS_SHOWN])
+    more = f" and {len(bad_batch.rows) - ROWS_SHOWN} more" if len(bad_batch.rows) > ROWS_SHOWN else ""
+    saved = f"step {saved_step} is saved" if saved_step else "nothing is saved yet"
     return DivergedError(
-        f"step {step}: {what} is not finite ({where}; training rows {rows}{more}); {saved};"
+        f"step {step}: {quantity} is not finite ({location}; training rows {rows}{more}); {saved};"
         " try a lower train.lr, a longer train.warmup or train.precision=fp32"
     )
 

@@ -134,9 +134,9 @@ class ScoredEvent(Event):
     comparison: "Comparison"
 
     def json(self) -> dict[str, Any]:
-        found = super().json()
-        del found["comparison"]
-        return {**found, **_plain(self.comparison.json())}
+        values = super().json()
+        del values["comparison"]
+        return {**values, **_plain(self.comparison.json())}
 
 
 Emit = Callable[[Event], object]

@@ -95,10 +95,8 @@ def fit(job: TrainingJob) -> None:
         if (lost := group.lost(error)) is None:
             raise
         if isinstance(lost, PeerLostError):
-            step = (training and training.saved) or 0
-            who = str(lost).partition(";")[0]
-            again = f"step {step} is saved; run the same command again to resume"
-            raise PeerLostError(f"{who}; {again}") from error
+            cause, step = str(lost).partition(";")[0], (training and training.saved) or 0
+            raise PeerLostError(f"{cause}; step {step} is saved; run the same command again to resume") from error
         raise lost from error
     finally:
         if training is not None and training.writers is not None:
@@ -111,13 +109,13 @@ class Training(TrainingState):
     def __init__(self, job: TrainingJob) -> None:
         self.job = job
         torch.manual_seed(job.seed)
-        self.watched = reset_peak_memory(str(job.device)) is not None
+        self.measures_memory = reset_peak_memory(str(job.device)) is not None
         if group.is_distributed():
             from attnkit.train.parallel import check_ranks
 
             check_ranks(job.recipe, job.prepared)
         super().__init__(job.recipe, job.prepared, job.device, job.precision)
-        self.parameters = [p for one in self.optimizer.param_groups for p in one["params"]]
+        self.parameters = [p for param_group in self.optimizer.param_groups for p in param_group["params"]]
         self._open_stream()
         self.saved: int | None = None
         self.writers: LogWriters | None = None
@@ -212,7 +210,7 @@ class Training(TrainingState):
                 with self.worker.communicating(last=number == len(batches)):
                     losses = self.worker.losses(batch, options)
                     self.worker.backward(losses.total, tokens)
-                self.part += losses.nll.detach()  # stays on the device: no synchronisation
+                self.local_nll += losses.nll.detach()  # stays on the device: no synchronisation
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -231,7 +229,7 @@ class Training(TrainingState):
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         self.gradient_norm = float(self.full_state_dict({"": norm})[""])  # synchronises with the device
         if not math.isfinite(self.gradient_norm):
-            finite_loss = bool(self.part.isfinite())
+            finite_loss = bool(self.local_nll.isfinite())
             # a scaled fp16 gradient may overflow: the scaler skips the update and lowers its scale
             if not (finite_loss and scaler.is_enabled() and scaler.get_scale() > 1):
                 raise self._diverged("the gradient" if finite_loss else "the loss", batches)
@@ -239,16 +237,16 @@ class Training(TrainingState):
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _diverged(self, what: str, batches: list[Batch]) -> DivergedError:
+    def _diverged(self, quantity: str, batches: list[Batch]) -> DivergedError:
         """Return the error for an update that is not finite: on all ranks, that of the first rank with such a loss."""
         model: Model = self.model
         if self.sharded:
             model = self.validator.model
             model.load_state_dict(self.full_state_dict(weights_of(self.model)), strict=False)
-        error = diverged(self.progress.step, what, batches, model, self.device, self.saved or None)
-        guilty = group.all_gather_object(str(error) if what == "the loss" else None)
-        rank = next((number for number, text in enumerate(guilty) if text), 0)
-        return DivergedError(f"rank {rank}: {guilty[rank]}") if guilty[rank] and rank else error
+        error = diverged(self.progress.step, quantity, batches, model, self.device, self.saved)
+        messages = group.all_gather_object(str(error) if quantity == "the loss" else None)
+        rank = next((number for number, text in enumerate(messages) if text), 0)
+        return DivergedError(f"rank {rank}: {messages[rank]}") if rank else error
 
     def _record(self, kind: str, /, **record: Any) -> None:
         if not group.is_main_process():
@@ -279,8 +277,8 @@ class Training(TrainingState):
         )
         self.interval.zero_()
         steps = self.train.steps
-        (before, then), now = self.pace[0], time.perf_counter()
-        remaining = (steps - progress.step) * (now - then) / (progress.step - before)
+        (first_step, first_time), now = self.pace[0], time.perf_counter()
+        remaining = (steps - progress.step) * (now - first_time) / (progress.step - first_step)
         self.pace.append((progress.step, now))
         self.job.emit(events.ProgressEvent(progress.step, steps, loss, rate, speed, self.gradient_norm, remaining))
 
@@ -328,11 +326,11 @@ class Training(TrainingState):
         self.saved = newest.step
         self._open_stream()
         if group.is_main_process():
-            before, now = run.manifest.world_size, group.world_size()
-            if before != now:
-                run.update(world_size=now, parallel=run.recipe.train.parallel if now > 1 else "none")
+            old, new = run.manifest.world_size, group.world_size()
+            if old != new:
+                run.update(world_size=new, parallel=run.recipe.train.parallel if new > 1 else "none")
                 if newest.step:
-                    checkpoint.record_change(run, newest.step, "processes", before, now)
+                    checkpoint.record_change(run, newest.step, "processes", old, new)
             recent, average = self.progress.recent, self.train.average
             # the next validation will replace the oldest one
             for step in recent[-average if self.done else 1 - average :] if average > 1 else ():
@@ -372,12 +370,12 @@ class Training(TrainingState):
 
     def _measure_memory(self) -> None:
         """Update the peak memory, which includes the processes before a resumption."""
-        peak = peak_memory(str(self.job.device)) if self.watched else None
+        peak = peak_memory(str(self.job.device)) if self.measures_memory else None
         if peak is not None:
             self.progress.peak_memory_bytes = max(self.progress.peak_memory_bytes or 0, peak)
 
     def _open_stream(self) -> None:
         job, progress = self.job, self.progress
-        epoch = partial(train_epoch, job.prepared, job.recipe, seed=job.seed)
+        encoded = partial(train_epoch, job.prepared, job.recipe, seed=job.seed)
         budget, tokens = score_budget(job.recipe), self.train.batch_tokens
-        self.stream = BatchStream(epoch, tokens, job.seed, budget, progress.epoch, progress.position)
+        self.stream = BatchStream(encoded, tokens, job.seed, budget, progress.epoch, progress.position)

@@ -16,7 +16,7 @@ from attnkit.runs import Run
 from attnkit.runs.layout import TENSORBOARD
 
 Scalars = Mapping[str, float]
-Opened = tuple[Callable[[Scalars, int], object], Callable[[], object]]
+Writer = tuple[Callable[[Scalars, int], object], Callable[[], object]]
 """Functions that write the scalars of a step and that close the writer."""
 
 
@@ -45,10 +45,10 @@ class LogWriters:
     """
 
     def __init__(self, run: Run, recipe: Recipe, step: int | None) -> None:
-        self._open: list[Opened] = []
+        self._writers: list[Writer] = []
         for name in recipe.train.log_to:
             try:
-                self._open.append(OPENERS[name](run, recipe, step))
+                self._writers.append(OPENERS[name](run, recipe, step))
             except Exception as error:  # third-party libraries may raise anything
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 raise UnavailableError(f"train.log_to: {name} cannot be used: {text}") from error
@@ -60,15 +60,15 @@ class LogWriters:
             for key, value in record.items()
             if key != "step" and isinstance(value, int | float)
         }
-        for write, _ in self._open:
+        for write, _ in self._writers:
             write(scalars, record["step"])
 
     def close(self) -> None:
-        for _, close in self._open:
+        for _, close in self._writers:
             close()
 
 
-def _tensorboard(run: Run, recipe: Recipe, step: int | None) -> Opened:
+def _tensorboard(run: Run, recipe: Recipe, step: int | None) -> Writer:
     from torch.utils.tensorboard import SummaryWriter
 
     folder = run.path / TENSORBOARD
@@ -82,27 +82,27 @@ def _tensorboard(run: Run, recipe: Recipe, step: int | None) -> Opened:
     return write, writer.close
 
 
-def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Opened:
+def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Writer:
     """Open a run of wandb, or of trackio, which has the same functions."""
     library: Any = import_module(package)
     if run.manifest.log_id is None:
         run.update(log_id=secrets.token_hex(4))
-    name, identity = f"{run.variant} seed {run.seed}", run.manifest.log_id
+    name, log_id = f"{run.variant} seed {run.seed}", run.manifest.log_id
     if package == "wandb":
-        own = {
+        options = {
             "name": name,
-            "id": identity,
+            "id": log_id,
             "dir": str(run.path),
             "mode": os.environ.get("WANDB_MODE", "offline"),
             "settings": library.Settings(console="off", silent=True),
         }
     else:  # trackio resumes a run by its name
-        own = {"name": f"{name} {identity}", "embed": False, "auto_log_cpu": False}
+        options = {"name": f"{name} {log_id}", "embed": False, "auto_log_cpu": False}
     config = recipe.model_dump(mode="json")
     with redirect_stdout(StringIO()):
         # one project per recipe, one group per variant
         session = library.init(
-            project=run.name.replace("/", "-"), group=run.variant, config=config, resume="allow", **own
+            project=run.name.replace("/", "-"), group=run.variant, config=config, resume="allow", **options
         )
 
     def finish() -> None:
@@ -112,7 +112,7 @@ def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Opened:
     return session.log, finish
 
 
-OPENERS: dict[str, Callable[[Run, Recipe, int | None], Opened]] = {
+OPENERS: dict[str, Callable[[Run, Recipe, int | None], Writer]] = {
     "tensorboard": _tensorboard,
     "wandb": partial(_session, "wandb"),
     "trackio": partial(_session, "trackio"),

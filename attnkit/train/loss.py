@@ -13,7 +13,7 @@ from attnkit.recipe.schema import TrainConfig
 
 CHUNK = 2**22
 """Number of logits in memory at once (16 MB in float32), small enough for the last-level cache of a CPU."""
-LEAST_TOKENS = 2
+MIN_TOKENS = 2
 """Minimum number of tokens of a chunk as a multiple of the width, whatever the vocabulary size.
 
 Each chunk reads and writes the gradient of the whole weight matrix [V, W], which would otherwise take longer than its
@@ -44,9 +44,9 @@ def options_at(step: int, train: TrainConfig) -> LossOptions:
     """Return the loss options of update `step` (1-based); gamma grows linearly over the first `anneal` updates."""
     if train.loss != "tailr":
         return LossOptions(train.label_smoothing)
-    chosen = train.tailr
-    share = min(1.0, step / chosen.anneal) if chosen.anneal else 1.0
-    return LossOptions(train.label_smoothing, chosen.gamma * share, chosen.floor)
+    tailr = train.tailr
+    share = min(1.0, step / tailr.anneal) if tailr.anneal else 1.0
+    return LossOptions(train.label_smoothing, tailr.gamma * share, tailr.floor)
 
 
 def tailr_weights(log_p: Tensor, gamma: float, floor: float = 0.0) -> Tensor:
@@ -76,41 +76,41 @@ class _SmoothedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Return the summed total and nll for hidden [N, W], weight [V, W] and targets [N]."""
         smoothing, gamma, floor = options
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        needs = any(ctx.needs_input_grad[:2])
-        grad_hidden = torch.empty_like(hidden) if needs else None
-        sums = torch.zeros(3, dtype=wide, device=hidden.device)
+        accumulator = torch.promote_types(hidden.dtype, torch.float32)
+        needs_grad = any(ctx.needs_input_grad[:2])
+        grad_hidden = torch.empty_like(hidden) if needs_grad else None
+        sums = torch.zeros(3, dtype=accumulator, device=hidden.device)
         size, width = weight.shape
         # smoothing adds the same constant to the gradient of every logit, so sums of hidden and weight are enough
         share = -smoothing / size
-        all_hidden = hidden.sum(0, dtype=wide)  # [W]
-        smoothed = share * weight.sum(0, dtype=wide) if smoothing else None  # [W]
-        added = None if smoothed is None else smoothed.to(weight.dtype)
-        grad_weight = (share * all_hidden).expand(size, width).clone().t() if needs else None
-        rows = max(1, CHUNK // size, LEAST_TOKENS * width)
+        hidden_sum = hidden.sum(0, dtype=accumulator)  # [W]
+        smoothed = share * weight.sum(0, dtype=accumulator) if smoothing else None  # [W]
+        bias = None if smoothed is None else smoothed.to(weight.dtype)
+        grad_weight = (share * hidden_sum).expand(size, width).clone().t() if needs_grad else None
+        rows = max(1, CHUNK // size, MIN_TOKENS * width)
         for first in range(0, hidden.shape[0], rows):
-            part = slice(first, first + rows)
-            h, y = hidden[part], targets[part, None]
-            logits = product(h, weight).to(wide)
-            # log-sum-exp = largest logit - log of its probability, which is at least 1 / V
-            chosen, largest = logits.gather(1, y), logits.amax(-1, keepdim=True)  # [rows, 1]
+            chunk = slice(first, first + rows)
+            h, y = hidden[chunk], targets[chunk, None]
+            logits = product(h, weight).to(accumulator)
+            # log-sum-exp = maximum logit - log of its probability, which is at least 1 / V
+            target_logits, maximum = logits.gather(1, y), logits.amax(-1, keepdim=True)  # [rows, 1]
             gradient = torch.softmax(logits, -1, out=logits)  # probabilities at first, in the memory of the logits
-            norm = largest - gradient.amax(-1, keepdim=True).log()
-            log_p = chosen - norm
+            lse = maximum - gradient.amax(-1, keepdim=True).log()
+            log_p = target_logits - lse
             weights = tailr_weights(log_p, gamma, floor)
-            sums += torch.stack(((weights * log_p).sum(), log_p.sum(), norm.sum()))
+            sums += torch.stack(((weights * log_p).sum(), log_p.sum(), lse.sum()))
             if grad_hidden is None or grad_weight is None:
                 continue
             if gamma:
                 gradient *= (1 - smoothing) * weights + smoothing  # TaiLr weights only the target's part
             gradient.scatter_add_(1, y, (smoothing - 1) * weights)  # minus the one-hot target
-            narrow = gradient.to(hidden.dtype)
-            grad_hidden[part] = product(narrow, weight.t(), added)  # `added`: the constant of smoothing
-            grad_weight += product(h.t(), narrow.t())  # [W, V]
-        weighted, log_p, norm = sums.unbind()
+            grad_logits = gradient.to(hidden.dtype)
+            grad_hidden[chunk] = product(grad_logits, weight.t(), bias)  # `bias`: the constant of smoothing
+            grad_weight += product(h.t(), grad_logits.t())  # [W, V]
+        weighted, log_p, lse = sums.unbind()
         total, nll = (smoothing - 1) * weighted, -log_p
         if smoothed is not None:
-            total = total + smoothing * norm + all_hidden @ smoothed  # smoothing * mean of -log p over the vocabulary
+            total = total + smoothing * lse + hidden_sum @ smoothed  # smoothing * mean of -log p over the vocabulary
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
         ctx.mark_non_differentiable(nll)

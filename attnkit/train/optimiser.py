@@ -52,8 +52,7 @@ def weights_of(model: nn.Module) -> Weights:
 
 def snapshot(weights: Weights) -> Weights:
     """Return copies of the weights in CPU memory; sharded tensors are copied on their device."""
-    parts = {name: tensor.detach() for name, tensor in weights.items()}
-    return {n: (t if hasattr(t, "device_mesh") else t.cpu()).clone() for n, t in parts.items()}
+    return {n: (t if hasattr(t, "device_mesh") else t.cpu()).detach().clone() for n, t in weights.items()}
 
 
 class Averaging:
@@ -68,7 +67,7 @@ class Averaging:
         self.count = max(1, train.average)
         self.decay = train.ema
         self._live = weights_of(model)
-        self._trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        self._parameter_names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self.recent: dict[int, Weights] = {}
         """Weights at the last `average` validations by step; empty if `average` is 1."""
         self.moving: Weights | None = None
@@ -81,7 +80,7 @@ class Averaging:
             return
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         for name, tensor in self._live.items():
-            if name in self._trained:
+            if name in self._parameter_names:
                 self.moving[name].lerp_(tensor, weight)
             else:
                 self.moving[name].copy_(tensor)
@@ -95,7 +94,7 @@ class Averaging:
             return self._live
         *earlier, newest = (self.recent[step] for step in sorted(self.recent))
         mean = {name: tensor.clone() for name, tensor in newest.items()}
-        for name in mean.keys() & self._trained:
+        for name in mean.keys() & self._parameter_names:
             for weights in earlier:
                 mean[name] += weights[name]
             mean[name] /= len(self.recent)

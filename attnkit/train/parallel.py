@@ -23,13 +23,13 @@ from attnkit.recipe.capability import ranks_issue
 from attnkit.train.batch_stream import BatchStream, score_budget
 
 
-def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Wrap the module with ddp, or shard it in place with fsdp, as `how` says.
+def wrap(module: nn.Module, strategy: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Wrap the module (strategy ddp), or shard it in place (fsdp).
 
     fsdp shards each Transformer block, and the other parameters together; in 16-bit precision it casts the parameters
     and sums gradients in float32.
     """
-    if how == "ddp":
+    if strategy == "ddp":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the replacement name is not in every torch version
             # a mechanism may leave some of its parameters unused
@@ -74,12 +74,12 @@ def full_state_dict(weights: Mapping[str, Tensor], everywhere: bool = True) -> d
 
     All ranks get the result if `everywhere`, otherwise only the main process (an empty dict on other ranks).
     """
-    found = {}
+    gathered = {}
     for name, tensor in weights.items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         if everywhere or group.is_main_process():
-            found[name] = whole.cpu() if isinstance(tensor, DTensor) else whole
-    return found
+            gathered[name] = full.cpu() if isinstance(tensor, DTensor) else full
+    return gathered
 
 
 def sharded_like(stored: Tensor, live: Tensor) -> Tensor:
@@ -105,9 +105,9 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
         raise UsageError(f"{ranks} processes are too many for {rows} rows of training data")
     budget, seed = score_budget(recipe), train.seeds[0]
     stream = BatchStream(lambda _: prepared.train, train.batch_tokens, seed, budget)
-    found = group.all_gather_object((digest(recipe), prepared.digest, stream.digest()))
-    if other := next((number for number, one in enumerate(found) if one != found[0]), 0):
+    digests = group.all_gather_object((digest(recipe), prepared.digest, stream.digest()))
+    if rank := next((rank for rank, theirs in enumerate(digests) if theirs != digests[0]), 0):
         raise DataError(
-            f"ranks have different recipes or data: rank {other} and rank 0 do not agree; give all "
+            f"ranks have different recipes or data: rank {rank} and rank 0 do not agree; give all "
             "of them the same files"
         )

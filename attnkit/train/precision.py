@@ -42,9 +42,9 @@ class Casting(nn.Module):
         self.inner, self.dtype = inner, dtype
 
     def forward(self, *arguments: Any) -> Any:
-        copies: dict[Tensor, Tensor] = {x: x.to(self.dtype) for x in self.inner.parameters()}
-        own = parameters_of(self.inner)  # tied parameters under all their names
-        with computing_with([one._replace(tensor=copies[one.tensor]) for one in own]):
+        copies: dict[Tensor, Tensor] = {p: p.to(self.dtype) for p in self.inner.parameters()}
+        parameters = parameters_of(self.inner)  # tied parameters under all their names
+        with computing_with([p._replace(tensor=copies[p.tensor]) for p in parameters]):
             return self.inner(*arguments)
 
 
@@ -61,10 +61,10 @@ class GradientWorker:
         self.device = model.output.weight.device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self._losses: nn.Module = ModelWithLoss(model, compiled=compiled)
-        among = group.is_distributed()
-        if dtype != torch.float32 and not (among and parallel == "fsdp"):  # FSDP casts
+        distributed = group.is_distributed()
+        if dtype != torch.float32 and not (distributed and parallel == "fsdp"):  # FSDP casts
             self._losses = Casting(self._losses, dtype)
-        if among:
+        if distributed:
             from attnkit.train.parallel import wrap
 
             self._losses = wrap(self._losses, parallel, dtype, self.device)
@@ -79,8 +79,8 @@ class GradientWorker:
 
     def losses(self, batch: Batch, options: LossOptions) -> Losses:
         """Return the summed losses of a batch, which is moved to the model's device."""
-        found: Losses = self._losses(batch.to(self.device), options)
-        return found
+        losses: Losses = self._losses(batch.to(self.device), options)
+        return losses
 
     @record_function("attnkit: gradients")
     def backward(self, total: Tensor, divisor: int) -> None:

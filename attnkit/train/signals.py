@@ -40,10 +40,10 @@ class StopSignals:
         """Record a request to stop, as if the signal `name` had arrived."""
         self._received.append(name)
 
-    def obey(self, then: str) -> None:
-        """Raise StoppedError if the main rank received a signal (other ranks end with it); `then` ends the message."""
+    def obey(self, hint: str) -> None:
+        """Raise StoppedError if the main rank received a signal (other ranks end with it); `hint` ends the message."""
         if (name := self.requested) and group.is_main_process():
-            raise StoppedError(f"stopped by {name}{then}")
+            raise StoppedError(f"stopped by {name}{hint}")
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():

@@ -92,8 +92,7 @@ class TrainingState:
         self.device = device
         self.model = models.build_for(recipe, prepared.tokenizer.sizes).to(device)
         self.validator = Validator(recipe, self.model, prepared)  # copies the model, so before sharding
-        how: Any = {"compiled": train.compile, "parallel": train.parallel}
-        self.worker = GradientWorker(self.model, precision, **how)
+        self.worker = GradientWorker(self.model, precision, compiled=train.compile, parallel=train.parallel)
         self.optimizer = optimizer(self.model.named_parameters(), train)
         self.averaging = Averaging(train, self.model)
         self.progress = TrainingProgress(step=0, epoch=0, position=0, tokens=0, seconds=0.0, monitor=train.monitor)
@@ -101,16 +100,17 @@ class TrainingState:
         # [2]: nll in nats and number of target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
         # []: nll in nats of this rank since `sync_stats`; in a single process a view of `interval`
-        self.part = self.interval[0].clone() if group.is_distributed() else self.interval[0]
+        self.local_nll = self.interval[0].clone() if group.is_distributed() else self.interval[0]
         self.sharded = group.is_distributed() and train.parallel == "fsdp"
 
     def sync_stats(self, number: int = 0) -> int:
-        """Return the sum of a number over ranks, and move the sum of `part` over ranks to `interval`."""
+        """Return the sum of a number over ranks, and move the sum of `local_nll` over ranks to `interval`."""
         if not group.is_distributed():
             return number
-        sums = group.all_reduce_sum(torch.stack((self.part.cpu(), torch.tensor(float(number), dtype=torch.float64))))
+        local = torch.stack((self.local_nll.cpu(), torch.tensor(float(number), dtype=torch.float64)))
+        sums = group.all_reduce_sum(local)
         self.interval[0] += sums[0]
-        self.part.zero_()
+        self.local_nll.zero_()
         return int(sums[1])
 
     def full_state_dict(self, weights: Weights, everywhere: bool = True) -> Weights:
@@ -123,8 +123,8 @@ class TrainingState:
 
     def weights_at(self, run: Run, step: int) -> Weights:
         """Load the weights of a checkpoint, for the average.  Raises DataError if it is missing or damaged."""
-        found, _ = checkpoint.load(run.checkpoints / f"step-{step}", prefix="model.")
-        weights = {name.removeprefix("model."): tensor for name, tensor in found.items()}
+        tensors, _ = checkpoint.load(run.checkpoints / f"step-{step}", prefix="model.")
+        weights = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
         if not self.sharded:
             return weights
         from attnkit.train.parallel import sharded_like
@@ -193,8 +193,7 @@ class TrainingState:
 
     def moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
         """Return the optimiser's tensors by parameter name; `create` makes missing ones as zeros."""
-        states = self.optimizer.state
-        out = {}
+        states, moments = self.optimizer.state, {}
         for name, parameter in self.model.named_parameters():
             if create and parameter.requires_grad and not states[parameter]:
                 states[parameter] = {
@@ -203,8 +202,8 @@ class TrainingState:
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
             if states.get(parameter):
-                out[name] = states[parameter]
-        return out
+                moments[name] = states[parameter]
+        return moments
 
 
 def _copy(live: Weights, stored: Weights, prefix: str) -> None:

@@ -136,7 +136,7 @@ def test_a_text_of_windows_is_read_as_any_other(model: Path) -> None:
 def test_of_a_long_text_the_first_part_is_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (STORY + "\u00fc").encode()
     whole = read(model, STORY.encode())
-    monkeypatch.setattr(converting, "MOST_TEXT", len(text) - 1)  # inside the last character
+    monkeypatch.setattr(converting, "MAX_BYTES", len(text) - 1)  # inside the last character
     assert read(model, text + STORY.encode()) == whole
     with pytest.raises(DataError, match="is not UTF-8 text"):
         read(model, b"\xff" + text)

@@ -99,7 +99,7 @@ def test_the_small_corpus_has_as_many_batches_as_the_stops_assume(tmp_path: Path
 def test_the_peak_memory_is_that_of_all_parts_and_old_checkpoints_have_none(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
     training = Training(job(tmp_path, recipe))
-    if not training.watched:
+    if not training.measures_memory:
         pytest.skip("this system does not tell")
     training.progress.peak_memory_bytes = 10**15  # of the part before a resumption
     training.advance()

@@ -23,7 +23,7 @@ def test_loss_and_gradients_equal_the_plain_composition(
     rows: int, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss, "CHUNK", chunk)
-    monkeypatch.setattr(loss, "LEAST_TOKENS", 0)
+    monkeypatch.setattr(loss, "MIN_TOKENS", 0)
     hidden, weight, targets = problem(rows, 9)
     fused = loss.token_losses(hidden, weight, targets, LossOptions(smoothing))
     logits = hidden @ weight.t()
@@ -43,7 +43,7 @@ def test_a_chunk_has_at_least_a_multiple_of_the_width(
     made, product = [], loss.product
     monkeypatch.setattr(loss, "product", lambda *given: made.append(0) or product(*given))
     monkeypatch.setattr(loss, "CHUNK", chunk)
-    monkeypatch.setattr(loss, "LEAST_TOKENS", least)
+    monkeypatch.setattr(loss, "MIN_TOKENS", least)
     loss.token_losses(*(part.detach() for part in problem(64, 9)))
     assert len(made) == products
 
@@ -106,7 +106,7 @@ def test_tailr_and_its_gradients_equal_the_plain_composition(
     gamma: float, floor: float, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss, "CHUNK", chunk)
-    monkeypatch.setattr(loss, "LEAST_TOKENS", 0)
+    monkeypatch.setattr(loss, "MIN_TOKENS", 0)
     hidden, weight, targets = problem(17, 9)
     fused = loss.token_losses(hidden, weight, targets, LossOptions(smoothing, gamma, floor))
     logs = (hidden @ weight.t()).log_softmax(-1)
