@@ -151,7 +151,7 @@ def averaged_maps(
             visible = mask.dense()[:, 0]  # [b, T, S]
             maps = maps * visible.sum(-1, keepdim=True)
             counted = visible & real[:, :, None]  # [B, T, S]
-            pairs = mask.q_pos[:, :, None] * positions + mask.k_pos[:, None, :]
+            pairs = mask.q_pos[:, :, None] * positions + mask.k_pos[:, None, :]  # flat index of (query, key) positions
             index = pairs.expand_as(counted)[counted]
             if place not in sums:
                 zeros = maps.new_zeros(maps.shape[0], positions**2)

@@ -16,8 +16,8 @@ from typing import Any
 
 from attnkit.data.preparation import train_epoch
 from attnkit.errors import RecipeError, UsageError
-from attnkit.experiment import attention_transfer as transferring
-from attnkit.experiment import initial_weights
+from attnkit.experiment import attention_transfer, initial_weights
+from attnkit.experiment.attention_transfer import MATCHING, layers_of, make_updates
 from attnkit.experiment.experiment import Experiment, RunTraining
 from attnkit.experiment.resumption import Change, describe
 from attnkit.experiment.settings import TrainingSettings
@@ -74,7 +74,7 @@ class ConversionSettings:
         old, new = self.run.recipe.model, self.recipe.model
         places = changed_places(old, new) or new.places
         mechanisms = dict.fromkeys(getattr(new.attention, place).name for place in places)
-        stages = transferring.stages(self.transfer, self.tune)
+        stages = attention_transfer.stages(self.transfer, self.tune)
         return ["-".join((self.run.variant, *mechanisms, stage)) for stage in stages]
 
 
@@ -142,7 +142,7 @@ def convert(
         AttnkitError: If the data, the run directory or the training fails.
     """
     with StopSignals(notice) as stop:
-        return _Conversion(settings, stop, emit).stages()
+        return _Conversion(settings, stop, emit).run()
 
 
 def swap(old: Weights, model: Model) -> dict[str, list[str]]:
@@ -176,7 +176,7 @@ class _Conversion:
         self.experiment = Experiment(plan, stop, emit)
         self.experiment.keep_memory()
 
-    def stages(self) -> Comparison:
+    def run(self) -> Comparison:
         check_scorable(self.recipe)
         finished = [self._is_finished(variant) for variant in self.variants]
         if not all(finished) and self.variants[1:]:  # so that missing data is reported first
@@ -270,16 +270,15 @@ class _Conversion:
         swapped = swap(previous.weights(), model)
         kept, new, left_out = map(len, swapped.values())
         emit(NoteEvent(f"weights: {kept} kept, {new} new, {left_out} left out"))
-        layers = transferring.layers_of(model, self.kinds)
+        layers = layers_of(model, self.kinds)
         adopting = {place: layer.mechanism for place, layer in layers.items() if layer.mechanism.adopts_maps}
         if adopting:
             stream = self._batches(emit)
             batches = stream.take(min(MAP_BATCHES, len(stream.batches)))
-            old_layers = transferring.layers_of(self.teacher, self.kinds)
+            old_layers = layers_of(self.teacher, self.kinds)
+            replaced = {place: old_layers[place] for place in adopting}
             positions = next(iter(adopting.values())).shape.max_length
-            maps = transferring.averaged_maps(
-                self.teacher, {place: old_layers[place] for place in adopting}, batches, positions
-            )
+            maps = attention_transfer.averaged_maps(self.teacher, replaced, batches, positions)
             for place, mechanism in adopting.items():
                 mechanism.adopt_maps(maps[place].cpu())
             count = sum(len(batch.rows) for batch in batches)
@@ -294,18 +293,18 @@ class _Conversion:
         size = sum(weight.numel() for weight in model.parameters())
         emit(events.StartedEvent(run.name, updates, size, device, "fp32"))
         # both models are in evaluation mode: no dropout, no sampling
-        layers, old_layers = (transferring.layers_of(m, self.kinds) for m in (model, self.teacher))
+        layers, old_layers = layers_of(model, self.kinds), layers_of(self.teacher, self.kinds)
 
         def backward() -> tuple[float, int]:
             self.stop.obey(" during attention transfer, which starts over with the same command")
             (batch,) = stream.take(1)
-            calls = transferring.layer_calls(self.teacher, old_layers, batch)
-            loss = transferring.matching_loss(layers, calls)
+            calls = attention_transfer.layer_calls(self.teacher, old_layers, batch)
+            loss = attention_transfer.matching_loss(layers, calls)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.item(), batch.tokens
 
-        losses = transferring.make_updates(
-            transferring.MATCHING,
+        losses = make_updates(
+            MATCHING,
             (weight for layer in layers.values() for weight in layer.parameters()),
             updates,
             lambda update: RATE * (1 - (update - 1) / updates),
@@ -314,7 +313,7 @@ class _Conversion:
             fused=True,
         )
         first, last = losses[0], mean(losses[-10:])
-        emit(NoteEvent(f"{transferring.MATCHING} of the layers {first:.3g} -> {last:.3g}"))
+        emit(NoteEvent(f"{MATCHING} of the layers {first:.3g} -> {last:.3g}"))
         return model, {"mean_squared_error": {"first": first, "last": last}}
 
     def _score(self, runs: Sequence[Run]) -> Comparison:

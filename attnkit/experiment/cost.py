@@ -139,10 +139,10 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> int:
     dtype = DTYPES["fp32" if train.precision == "auto" else train.precision]
     with torch.random.fork_rng(devices=[]):
         model = models.build_for(recipe, sizes).to(dtype)
-        few, more = (_saved_for_backward(model, shape._replace(rows=rows)) for rows in FEW_ROWS)
-    per_row = (more - few) / (FEW_ROWS[1] - FEW_ROWS[0])
+        small, large = (_saved_for_backward(model, shape._replace(rows=rows)) for rows in FEW_ROWS)
+    per_row = (large - small) / (FEW_ROWS[1] - FEW_ROWS[0])
     # the fused loss stores the gradients of both its arguments, that of the weight in float32
-    activations = round(few + (shape.rows - FEW_ROWS[0]) * per_row) + 4 * model.output.weight.numel()
+    activations = round(small + (shape.rows - FEW_ROWS[0]) * per_row) + 4 * model.output.weight.numel()
     # full copies of the weights: for validation, moving average, best weights, weights to be averaged
     averaged = train.average if train.average > 1 else 0
     copies = 1 + (train.ema > 0) + (train.choose == "best") + averaged

@@ -262,10 +262,10 @@ class RunTraining:
         init = self.recipe.train.init
         if begun and begun.recipe.train.init == init and begun.trained:
             return begun if init else None
-        found = initial_weights.initial_run(self.file, *self.key, self.settings.out)
+        initial = initial_weights.initial_run(self.file, *self.key, self.settings.out)
         if begun:
-            initial_weights.require_same(begun, found)
-        return found
+            initial_weights.require_same(begun, initial)
+        return initial
 
     def prepared(self, emit: Emit | None = None) -> PreparedData:
         """Return the data of the training."""

@@ -134,7 +134,7 @@ def convert(
         AttnkitError: If the model cannot be opened.
     """
     with StopSignals(notice) as stop:
-        return _PretrainedConversion(settings, stop, emit).stages()
+        return _PretrainedConversion(settings, stop, emit).run()
 
 
 class _PretrainedConversion:
@@ -157,7 +157,7 @@ class _PretrainedConversion:
             raise UsageError(f"--length {self.settings.length}: {name} reads at most {opened.limit} tokens")
         return opened
 
-    def stages(self) -> Comparison:
+    def run(self) -> Comparison:
         settings, emit = self.settings, self.emit
         self._check_folder(settings.fresh)
         emit(NoteEvent("opening the model", passing=True))

@@ -55,7 +55,7 @@ class Tuning:
     """Row -> value -> KEY=VALUE override, in the order of the values."""
     defaults: Mapping[str, Mapping[str, str]]
     """Row -> the recipe's own values of the keys that differ between its trials."""
-    tried: Mapping[str, set[tuple[object, ...]]]
+    trial_values: Mapping[str, set[tuple[object, ...]]]
     """Row -> the values of these keys in each trial."""
     file: RecipeFile
     """Recipe whose variants are the trials."""
@@ -81,15 +81,15 @@ class Tuning:
         key, inner, values = _parse(option, file)
         files = {value: load((f"{key}={value}",)) for value in values}
         rows, defaults = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
-        tried = dict[str, set[tuple[object, ...]]]()
+        trial_values = dict[str, set[tuple[object, ...]]]()
         for name in names:
             recipes = [flat(files[value].variants[name]) for value in values]
             all_keys = dict.fromkeys(key for recipe in recipes for key in recipe)
             differing_keys = [key for key in all_keys if len({recipe.get(key) for recipe in recipes}) > 1]
             if not differing_keys:
                 continue
-            tried[name] = {tuple(recipe.get(key) for key in differing_keys) for recipe in recipes}
-            if len(tried[name]) < len(recipes):
+            trial_values[name] = {tuple(recipe.get(key) for key in differing_keys) for recipe in recipes}
+            if len(trial_values[name]) < len(recipes):
                 raise UsageError(f"--tune {option}: some values make the same recipe of {name}")
             rows[name] = {value: f"variants.{name}.{inner}={value}" for value in values}
             default = flat(file.variants[name])
@@ -112,7 +112,7 @@ class Tuning:
             for base, members in (file.swept or {row: [row] for row in rows}).items()
         }
         trial_file = RecipeFile(file.name, file.path, variants, None, origins, swept=swept)
-        return Tuning(option, inner, steps, rows, defaults, tried, trial_file, trials, load)
+        return Tuning(option, inner, steps, rows, defaults, trial_values, trial_file, trials, load)
 
     def settings(self, runs: TrainingSettings) -> TrainingSettings:
         """Return the settings of the trials, derived from those of the runs."""
@@ -133,7 +133,7 @@ class Tuning:
             run = Run(settings.folder(row, seed))
             if row in self.rows and row not in recorded and run.exists:
                 recipe = flat(Run.open(run.path).recipe)
-                if tuple(recipe.get(key) for key in self.defaults[row]) not in self.tried[row]:
+                if tuple(recipe.get(key) for key in self.defaults[row]) not in self.trial_values[row]:
                     raise RecipeError(
                         f"{run.path}: was trained by none of these values of {self.key}; use --fresh to start over, "
                         "--allow-change to keep it as it is, or another --out"

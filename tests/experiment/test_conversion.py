@@ -229,7 +229,7 @@ def test_a_stop_leaves_runs_that_the_same_command_completes(tmp_path: Path) -> N
             stop.request("SIGTERM")
 
     with pytest.raises(StoppedError, match="SIGTERM during attention transfer"):
-        _Conversion(chosen, stop, emit).stages()
+        _Conversion(chosen, stop, emit).run()
     swapped, transferred = stages(run, "base-linear", ("swapped", "transferred"))
     assert swapped.finished
     assert not transferred.finished

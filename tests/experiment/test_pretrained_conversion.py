@@ -146,7 +146,7 @@ def test_a_signal_writes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -
     chosen = settings(model)
     made = converting._PretrainedConversion(chosen, StopAt([6]), ignore)  # type: ignore[arg-type]
     with pytest.raises(StoppedError, match="nothing was written"):
-        made.stages()
+        made.run()
     assert not chosen.folder.exists()
 
 
