@@ -50,10 +50,9 @@ def page(
 ) -> bytes:
     """The page of one text through one model, or through several to compare.
 
-    Weights are rounded (see `encode`).  Where all maps in full would make the page larger
-    than `budget`, a cell stands for a block of queries and keys, and the page says with which `command`
-    single heads are shown in full, to which `--layer L --head H` is added.  The same captures give
-    the same bytes.
+    Weights are rounded (see `encode`).  Where all maps in full would make the page larger than `budget`, a cell stands
+    for a block of queries and keys, and the page says with which `command` single heads are shown in full, to which
+    `--layer L --head H` is added.  The same captures give the same bytes.
 
     Args:
         captures: at least one; the first is the one that others are compared with.  The reference
