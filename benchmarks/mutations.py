@@ -30,7 +30,7 @@ mechanisms/sink.py: k_pos < self.keep => k_pos <= self.keep
 mechanisms/sink.py: logs - total).exp() => logs).exp()
 mechanisms/sink.py: first = keys - 1 - self.window => first = keys - self.window
 # mechanisms/test_stick_breaking.py mechanisms/test_entmax.py
-mechanisms/stick_breaking.py: return own.sub_(shared) => return own.sub_(shared - own)
+mechanisms/stick_breaking.py: return grad_log.sub_(shared) => return grad_log.sub_(shared - grad_log)
 mechanisms/stick_breaking.py: mul_(scores.sigmoid()) => mul_(weights)
 mechanisms/entmax.py: NEWTON, BISECTIONS = 16, => NEWTON, BISECTIONS = 3,
 mechanisms/entmax.py: derivative = weights.sqrt() => derivative = weights

@@ -34,10 +34,7 @@ def make_norm(norm: str, width: int) -> nn.LayerNorm | nn.RMSNorm:
 
 
 class Block(nn.Module):
-    """Self-attention, optional cross attention and optional feed-forward, each with a residual connection.
-
-    Norms come before each sublayer or, with norm `post`, after each sum.
-    """
+    """Self-attention, cross attention and feed-forward with residual connections, pre-norm unless `norm` is post."""
 
     def __init__(
         self,

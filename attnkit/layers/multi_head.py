@@ -131,8 +131,8 @@ class MultiHead(nn.Module):
             if wanted and not supported:
                 raise UsageError(f"{word} cannot be {role}: {capabilities.why}")
         schedule = mechanisms.layer_schedule(word, options)
-        word, chosen = schedule[depth % len(schedule)]
-        options = dict(chosen)
+        word, part_options = schedule[depth % len(schedule)]
+        options = dict(part_options)
         layer_options = LayerOptions(**{name: options.pop(name) for name in LayerOptions._fields if name in options})
         score_values = {name: options.pop(name) for name in ScoreOptions._fields if name in options}
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)

@@ -63,8 +63,8 @@ class RecurrentLayer(nn.Module):
         if cell == "sru":
             self.cell = SRU(inputs, width, skip_from)
         else:
-            kind = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
-            self.cell = kind(inputs, width, batch_first=True)
+            layer_class = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
+            self.cell = layer_class(inputs, width, batch_first=True)
 
     def forward(self, x: Float[Tensor, "R T I"], state: CellState) -> tuple[Float[Tensor, "R T W"], CellState]:
         """Return the outputs of all tokens and the state after the last token."""

@@ -101,8 +101,7 @@ def word_of(mechanism: "type[Attention]") -> str:
     for word in (*shipped(), *plugged()):
         if module in (f"{__name__}.{word.replace('-', '_')}", module_name(word)):
             return word
-    found = (word for word, entry in installed().items() if entry.module == module)
-    return next(found, mechanism.__name__)
+    return next((word for word, entry in installed().items() if entry.module == module), mechanism.__name__)
 
 
 def plugin_error(error: BaseException) -> str | None:

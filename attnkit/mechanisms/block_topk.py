@@ -74,9 +74,9 @@ class BlockTopk(ScaledDot):
         self, means: Float[Tensor, "B H T n"], mask: Mask, real: Bool[Tensor, "b n"]
     ) -> tuple[Int[Tensor, "B H T K"], Bool[Tensor, "B H T K"]]:
         """Return the blocks that queries select beside their own, and whether each selection counts."""
-        own = (mask.q_pos // self.block)[:, None, :, None]  # [b, 1, T, 1]
+        own_block = (mask.q_pos // self.block)[:, None, :, None]  # [b, 1, T, 1]
         indices = torch.arange(means.shape[-1], device=means.device)
-        candidates = (indices < own if mask.causal else indices != own) & real[:, None, None]
+        candidates = (indices < own_block if mask.causal else indices != own_block) & real[:, None, None]
         ranked = means.detach().masked_fill(~candidates, -torch.inf)  # the selection has no gradient
         # stable: of equal blocks the first, whatever the padding
         values, places = ranked.sort(dim=-1, descending=True, stable=True)
@@ -85,16 +85,16 @@ class BlockTopk(ScaledDot):
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """Compute the softmax over the selected blocks; q . mean(keys) is the mean of their scores."""
         allowed = mask.dense()
-        place = mask.k_pos // self.block  # [b, S]
+        block_of_key = mask.k_pos // self.block  # [b, S]
         count = -(-mask.k_pos.shape[1] // self.block)
-        member = F.one_hot(place, count).masked_fill(~mask.valid[..., None], 0)  # [b, S, n]
+        member = F.one_hot(block_of_key, count).masked_fill(~mask.valid[..., None], 0)  # [b, S, n]
         size = member.sum(1)  # [b, n], number of tokens in each block
         means = raw_scores @ member[:, None].to(raw_scores.dtype) / size.clamp_min(1)[:, None, None]
-        chosen, counts = self.gate(means, mask, size > 0)
-        seen = torch.zeros_like(means, dtype=torch.bool).scatter(-1, chosen, counts)
-        index = place[:, None, None, :].expand(*seen.shape[:3], -1)  # the block of each key
-        near = place[:, None, None, :] == (mask.q_pos // self.block)[:, None, :, None]
-        return visible_softmax(scores, allowed & (near | seen.gather(-1, index)))
+        selected, counts = self.gate(means, mask, size > 0)
+        seen = torch.zeros_like(means, dtype=torch.bool).scatter(-1, selected, counts)
+        index = block_of_key[:, None, None, :].expand(*seen.shape[:3], -1)  # the block of each key
+        in_own_block = block_of_key[:, None, None, :] == (mask.q_pos // self.block)[:, None, :, None]
+        return visible_softmax(scores, allowed & (in_own_block | seen.gather(-1, index)))
 
     @torch.no_grad()
     def seen_blocks(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T n"]:
@@ -104,10 +104,10 @@ class BlockTopk(ScaledDot):
         keys = F.pad(k * mask.valid[:, None, :, None], (0, 0, 0, padding))
         sums = torch.unflatten(keys, 2, (-1, self.block)).sum(3) / size.clamp_min(1)[:, None, :, None]
         means = dot_scores(q, sums)
-        chosen, counts = self.gate(means, mask, size > 0)
-        seen = torch.zeros_like(means, dtype=torch.bool).scatter_(-1, chosen, counts)
-        own = (mask.q_pos // self.block)[:, None, :, None] == torch.arange(means.shape[3])
-        return torch.zeros_like(means).masked_fill_(~(seen | own), -torch.inf)
+        selected, counts = self.gate(means, mask, size > 0)
+        seen = torch.zeros_like(means, dtype=torch.bool).scatter_(-1, selected, counts)
+        own_block = (mask.q_pos // self.block)[:, None, :, None] == torch.arange(means.shape[3])
+        return torch.zeros_like(means).masked_fill_(~(seen | own_block), -torch.inf)
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Compute as scaled-dot if all blocks are selected, in chunks, or block by block for a long sequence."""
@@ -139,22 +139,22 @@ class BlockTopk(ScaledDot):
         blocks = [torch.unflatten(x, 2, (-1, size)) for x in (q, k, v)]  # [B, H, n, block, D]
         keys, values = (x.flatten(0, 2) for x in blocks[1:])  # [B H n, block, D]
         # the query's own block; padding attends to itself, so that no row is empty
-        inside = torch.ones(size, size, dtype=torch.bool, device=q.device)
-        inside = inside.tril() if causal else inside
+        visible = torch.ones(size, size, dtype=torch.bool, device=q.device)
+        visible = visible.tril() if causal else visible
         itself = torch.eye(size, dtype=torch.bool, device=q.device)
-        inside = (inside & real[:, None, :, None]) | itself  # [b, 1, n, block, block]
-        near = (blocks[0] @ blocks[1].transpose(-1, -2)).masked_fill(~inside, -torch.inf)
-        parts = [(near.softmax(-1) @ blocks[2]).flatten(2, 3)[:, :, :, None]]  # [B, H, T, 1, D]
-        logs = [near.logsumexp(-1).flatten(2, 3)[..., None]]  # [B, H, T, 1]
+        visible = (visible & real[:, None, :, None]) | itself  # [b, 1, n, block, block]
+        own_scores = (blocks[0] @ blocks[1].transpose(-1, -2)).masked_fill(~visible, -torch.inf)
+        parts = [(own_scores.softmax(-1) @ blocks[2]).flatten(2, 3)[:, :, :, None]]  # [B, H, T, 1, D]
+        logs = [own_scores.logsumexp(-1).flatten(2, 3)[..., None]]  # [B, H, T, 1]
         # the selected blocks
         counted = real.sum(-1)  # [b, n]
         sums = (blocks[1] * real[:, None, :, :, None]).sum(3)
         means = q @ (sums / counted.clamp_min(1)[:, None, :, None]).transpose(-1, -2)
         position = torch.arange(q.shape[2], device=q.device)[None]
-        chosen, counts = self.gate(means, Mask(position, position, valid, causal), counted > 0)
-        if chosen.shape[-1]:
-            shown = real.expand(q.shape[0], -1, -1)[:, None].expand(-1, q.shape[1], -1, -1)
-            y, log = _partial(q, keys, values, shown.flatten(0, 2), chosen, counts)
+        selected, counts = self.gate(means, Mask(position, position, valid, causal), counted > 0)
+        if selected.shape[-1]:
+            is_token = real.expand(q.shape[0], -1, -1)[:, None].expand(-1, q.shape[1], -1, -1)
+            y, log = _attend_selected(q, keys, values, is_token.flatten(0, 2), selected, counts)
             parts.append(y)
             logs.append(log)
         share = torch.cat(logs, -1).softmax(-1).unsqueeze(-1)  # weight of each part in the joint softmax
@@ -168,12 +168,12 @@ class BlockTopk(ScaledDot):
         return maps[:, :, 2:], one_head((2 / 3, 0, 1 / 3))
 
 
-def _partial(
+def _attend_selected(
     q: Float[Tensor, "B H T D"],
     keys: Float[Tensor, "N block D"],
     values: Float[Tensor, "N block D"],
     real: Bool[Tensor, "N block"],
-    chosen: Int[Tensor, "B H T K"],
+    selected: Int[Tensor, "B H T K"],
     counts: Bool[Tensor, "B H T K"],
 ) -> tuple[Float[Tensor, "B H T K D"], Float[Tensor, "B H T K"]]:
     """Return the output of each selected block, and the logarithm of its softmax sum (-inf: no selection).
@@ -184,7 +184,7 @@ def _partial(
     total, size = keys.shape[:2]
     heads = q.shape[0] * q.shape[1]
     first = torch.arange(heads, device=q.device).view(*q.shape[:2], 1, 1) * (total // heads)
-    owner = (chosen + first).masked_fill(~counts, total).flatten()  # the block of each pair
+    owner = (selected + first).masked_fill(~counts, total).flatten()  # the block of each pair
     by_block = owner.argsort()  # pairs sorted by block
     number = torch.bincount(owner, minlength=total + 1)  # number of queries of each block
     tiles = -(-number // size)  # number of tiles of `size` queries per block, the last one with spare slots
@@ -197,11 +197,11 @@ def _partial(
     slot = torch.empty_like(place).scatter_(0, by_block, place)  # the slot of each pair
     count = int(tiles.sum())  # waits for the device
     if not count:
-        nothing = q.new_zeros((*chosen.shape, values.shape[-1]))
-        return nothing, q.new_full(chosen.shape, -torch.inf)
+        nothing = q.new_zeros((*selected.shape, values.shape[-1]))
+        return nothing, q.new_full(selected.shape, -torch.inf)
     held = counts.flatten()  # selections that count
     reader = torch.zeros(count * size, dtype=torch.long, device=q.device)  # spare slots: query 0
-    row = torch.arange(len(owner), device=q.device) // chosen.shape[-1]  # the query of a pair
+    row = torch.arange(len(owner), device=q.device) // selected.shape[-1]  # the query of a pair
     reader[slot[held]] = row[held]
     block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)  # the block of each tile
     rows = q.flatten(0, 2).index_select(0, reader).view(count, size, -1)  # [tiles, rows, D]
@@ -209,6 +209,6 @@ def _partial(
     scores = scores.masked_fill(~real[block].unsqueeze(1), -torch.inf)
     log = scores.logsumexp(-1).flatten()
     y = (scores.softmax(-1) @ values.index_select(0, block)).flatten(0, 1)  # [slots, D]
-    y = y.index_select(0, slot).view(*chosen.shape, -1)
-    log = log.index_select(0, slot).view(chosen.shape)
+    y = y.index_select(0, slot).view(*selected.shape, -1)
+    log = log.index_select(0, slot).view(selected.shape)
     return y, log.masked_fill(~counts, -torch.inf)

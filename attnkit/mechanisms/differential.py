@@ -104,10 +104,7 @@ class Differential(ScaledDot):
         return super().answer(call._replace(prior=prior, bias=bias))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """Compute in chunks of both maps, otherwise by the fused kernel.
-
-        The kernel computes both maps of all heads at once; halves are padded to the width of the values.
-        """
+        """Compute both maps in chunks, otherwise in one fused kernel with halves padded to the width of the values."""
         if in_chunks(q, k, v):
             factor, scale = self.factor().to(v.dtype), 1 - self.lambda_init
             maps = DifferenceOfSoftmaxes(scale, factor.detach())

@@ -120,12 +120,11 @@ def solve(
     q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Compute the recurrence for T tokens, with q and k in units of L, log a and b [B, H, T, 1]."""
-    found = None
     if k.shape[2] > 1 and usable(q, k, v, state):
-        found = solve_iteratively(q, k, v, logs, strength, state)
-    if found is None:
-        found = scan(solve_exactly, BLOCK, empty_state(k, v) if state is None else state, q, k, v, logs, strength)
-    return found
+        result = solve_iteratively(q, k, v, logs, strength, state)
+        if result is not None:
+            return result
+    return scan(solve_exactly, BLOCK, empty_state(k, v) if state is None else state, q, k, v, logs, strength)
 
 
 def solve_iteratively(

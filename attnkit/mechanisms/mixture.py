@@ -38,11 +38,11 @@ class Mixture(Scored):
     ) -> None:
         super().__init__(shape)
         self.combine = combine
-        self.own = projections == "own"
+        self.own_projections = projections == "own"
         self.parts = nn.ModuleList()
         for word, options in mechanisms.parts(mechanisms.facts("mixture"), parts):
             self.parts.append(mechanisms.create(word, shape, options))
-        if self.own:
+        if self.own_projections:
             self.query_sets = max(1, sum("q" in part.uses for part in self._scored()))
             self.key_sets = max(1, sum("k" in part.uses for part in self._scored()))
         self.query_blocks = all(part.query_blocks for part in self._scored())
@@ -65,8 +65,8 @@ class Mixture(Scored):
             part_q: Any = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
             part_k: Any = part.cached_keys(keys[first_k]) if "k" in part.uses else None
             part_scores.append(part.scores(part_q, part_k, mask))
-            first_q += self.own and "q" in part.uses  # the next part has the next heads
-            first_k += self.own and "k" in part.uses
+            first_q += self.own_projections and "q" in part.uses  # the next part has the next heads
+            first_k += self.own_projections and "k" in part.uses
         weights = self.mixing()
         if weights is not None:
             part_scores = [weight * scores for weight, scores in zip(weights, part_scores, strict=True)]

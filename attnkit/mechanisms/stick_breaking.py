@@ -52,9 +52,9 @@ class StickWeights(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         scores, hidden, weights = ctx.saved_tensors
-        own = grad * weights
-        shared = own.cumsum(-1).mul_(scores.sigmoid())
-        return own.sub_(shared).masked_fill_(hidden, 0), None
+        grad_log = grad * weights
+        shared = grad_log.cumsum(-1).mul_(scores.sigmoid())
+        return grad_log.sub_(shared).masked_fill_(hidden, 0), None
 
 
 class Shares(Weighing):
@@ -72,8 +72,8 @@ class Shares(Weighing):
     def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         """Compute the gradient as in `StickWeights`."""
         weights, share = kept
-        own = grad.mul_(weights)
-        return [own.addcmul(own.cumsum(-1), share, value=-1)]
+        grad_log = grad.mul_(weights)
+        return [grad_log.addcmul(grad_log.cumsum(-1), share, value=-1)]
 
 
 class StickBreaking(ScaledDot):
