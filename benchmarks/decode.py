@@ -35,7 +35,7 @@ from attnkit.models.precision import lower_precision
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import decoding, translate
-from attnkit.search.base import predict, top
+from attnkit.search.base import predict, topk
 from attnkit.storage.cache import cache_dir
 
 SEARCHES: dict[str, dict[str, Any]] = {"beam 5": {"method": "beam", "beam": 5}, "greedy": {"method": "greedy"}}
@@ -90,7 +90,7 @@ def operations(model: Model, beams: int = 5, steps: int = 10) -> list[tuple[str,
         ("residual sums", 3 * count, lambda: x + x),
         ("vocabulary", 1, lambda: reader.output(x)),
         ("log-softmax", 1, lambda: torch.log_softmax(scores, -1)),
-        ("highest scores", 1, lambda: top(scores, 2 * beams, True, torch.zeros(1, beams))),
+        ("highest scores", 1, lambda: topk(scores, 2 * beams, True, torch.zeros(1, beams))),
     ]
     found = [(name, calls, 1e6 * fastest(part)) for name, calls, part in parts]
     source, ends = torch.full((1, 14), 9), []

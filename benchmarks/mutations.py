@@ -105,7 +105,7 @@ nbce/merge.py: - top_p, right=True) => - top_p / 2, right=True)
 nbce/merge.py: (entropies - rule.eta * again.to(entropies.dtype)).argmin(1) => entropies.argmax(1)
 # scoring/test_significance.py
 scoring/significance.py: (len(p_values) - rank) => 1
-scoring/significance.py: self.sentences / others => 1
+scoring/significance.py: self.sentences / sentence_degrees => 1
 scoring/significance.py: - share * spread.interaction =>
 scoring/significance.py: len(scores) - 1 => len(scores)
 scoring/significance.py: max(-low, high) <= bound => min(-low, high) <= bound

@@ -68,7 +68,7 @@ def significant(draw: np.random.Generator, made: list[Values]) -> dict[str, bool
     difference = a.mean() - b.mean()
     out: dict[str, bool] = {}
     test = PairedTest([scores(system) for system in made], SETTINGS)
-    of_seeds = [drawn.T for drawn in test.drawn]  # [resamples, seeds]
+    of_seeds = [drawn.T for drawn in test.resamples]  # [resamples, seeds]
     out["sentences"] = beyond(of_seeds[0].mean(1) - of_seeds[1].mean(1), difference)
     share, degrees = 1 / len(a) + 1 / len(b), len(a) + len(b) - 2
     if len(a) > 1 and len(b) > 1:

@@ -15,7 +15,7 @@ from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis, score_type
 from attnkit.search.beam import beam_search
-from attnkit.search.sample import step_by_step
+from attnkit.search.sample import greedy_or_sample
 
 TRACED = 64
 """Number of likeliest tokens whose log-probabilities under each context are recorded for the trace."""
@@ -207,7 +207,7 @@ def answers(
         if rule is not None:
             rule.check(len(rows) - 1)
         reader.check(rows, spec.max_length)
-    method = beam_search if spec.method == "beam" else step_by_step
+    method = beam_search if spec.method == "beam" else greedy_or_sample
     numbers = range(len(prompts)) if lines is None else lines
     found: dict[int, Answer] = {}
     for places in _batches(prompts, spec):

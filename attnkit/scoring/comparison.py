@@ -16,7 +16,7 @@ from attnkit.scoring.metrics import LABELS, TEACHER_FORCED
 from attnkit.scoring.results import BestSystem, Comparison, PublishedFigures, ScoreRow, SystemDifference
 from attnkit.scoring.significance import DEFAULTS, Difference, PairedTest
 
-MOST_KEYS = 3
+MAX_KEYS = 3
 """Maximum number of settings in the name of a system."""
 Baselines = Mapping[str | None, str]
 """Baseline of each recipe: a variant, system or run."""
@@ -46,21 +46,20 @@ def side_by_side(
         published: figures to show beside the scores.
     """
     rows = named(rows)
-    differences, best, used = list[SystemDifference](), list[BestSystem](), list[str]()
+    differences, best, variants = list[SystemDifference](), list[BestSystem](), list[str]()
     for group in _groups(rows, baselines):
         if len(group) == 1:
             continue
-        chosen = (key for key in group if _is_baseline(group[key], baselines))
-        base = next((key for key in chosen if method in (None, key[2])), None)
+        base_keys = (key for key in group if _is_baseline(group[key], baselines))
+        base = next((key for key in base_keys if method in (None, key[2])), None)
         if base is not None:
-            used.append(group[base][0].variant)
-        for metric in dict.fromkeys(name for some in group.values() for name in some[0].scores):
-            found, leaders = _judged(metric, group, base, settings)
-            differences += found
-            best += leaders
-    return Comparison(
-        tuple(rows), used[0] if used else None, tuple(differences), tuple(best), tuple(published), settings.bootstrap
-    )
+            variants.append(group[base][0].variant)
+        for metric in dict.fromkeys(name for seeds in group.values() for name in seeds[0].scores):
+            group_differences, group_best = _compare_group(metric, group, base, settings)
+            differences += group_differences
+            best += group_best
+    baseline = variants[0] if variants else None
+    return Comparison(tuple(rows), baseline, tuple(differences), tuple(best), tuple(published), settings.bootstrap)
 
 
 def first_baselines(rows: Iterable[ScoreRow], chosen: str | Mapping[str, str] | None = None) -> dict[str | None, str]:
@@ -83,25 +82,25 @@ def _groups(rows: Sequence[ScoreRow], baselines: Baselines) -> list[Group]:
 
     A group of a single system, or without a baseline, joins the first group of its split as not comparable.
     """
-    places: dict[tuple[Any, ...], dict[str, Group]] = {}
+    by_split: dict[tuple[Any, ...], dict[str, Group]] = {}
     for row in rows:
-        groups = places.setdefault((row.split, row.contexts, row.length), {})
+        groups = by_split.setdefault((row.split, row.contexts, row.length), {})
         group = groups.setdefault(row.references, {})
         group.setdefault((row.recipe, row.name, row.method), []).append(row)
     out = []
-    for groups in places.values():
+    for groups in by_split.values():
         first, *others = groups.values()
         out.append(first)
         for group in others:
-            if len(group) > 1 and any(_is_baseline(some, baselines) for some in group.values()):
+            if len(group) > 1 and any(_is_baseline(seeds, baselines) for seeds in group.values()):
                 out.append(group)
             else:
-                for key, some in group.items():
-                    first.setdefault(key, []).extend(some)
+                for key, seeds in group.items():
+                    first.setdefault(key, []).extend(seeds)
     return out
 
 
-def _judged(
+def _compare_group(
     metric: str, group: Group, base: Key | None, settings: EvalConfig
 ) -> tuple[list[SystemDifference], list[BestSystem]]:
     """Test the systems of a group by one metric: against the baseline, and against the best system.
@@ -114,63 +113,65 @@ def _judged(
     for Multiple Comparisons with the Best").
     """
     scores = {
-        key: found
+        key: seed_scores
         for key, rows in group.items()
-        if (found := [row.scores[metric] for row in rows if metric in row.scores])
+        if (seed_scores := [row.scores[metric] for row in rows if metric in row.scores])
     }
     first = base if base in scores else next(iter(scores))
     assert first is not None
-    why = {  # over all pairs of seeds, whose conditions may differ
+    not_comparable = {  # over all pairs of seeds, whose conditions may differ
         key: tuple(
-            dict.fromkeys(text for pair in product(group[first], group[key]) for text in reasons(*pair, metric))
+            dict.fromkeys(reason for pair in product(group[first], group[key]) for reason in reasons(*pair, metric))
         )
         for key in scores
     }
-    alike = [key for key in scores if not why[key]]
-    means = {key: float(np.mean([one.value for one in some])) for key, some in scores.items()}
+    comparable = [key for key in scores if not not_comparable[key]]
+    means = {key: float(np.mean([score.value for score in seed_scores])) for key, seed_scores in scores.items()}
     test: PairedTest | None = None
-    if settings.bootstrap and len(alike) > 1:
-        test = PairedTest([scores[key] for key in alike], settings)
+    if settings.bootstrap and len(comparable) > 1:
+        test = PairedTest([scores[key] for key in comparable], settings)
 
-    def tests(against: Key) -> dict[Key, Difference]:
-        if test is None or against not in alike:
+    def differences_to(key: Key) -> dict[Key, Difference]:
+        if test is None or key not in comparable:
             return {}
-        return {alike[at]: one for at, one in test.against(alike.index(against)).items()}
+        return {comparable[i]: difference for i, difference in test.against(comparable.index(key)).items()}
 
     differences, best = list[SystemDifference](), list[BestSystem]()
-    tested = tests(first) if first == base else {}
+    tested = differences_to(first) if first == base else {}
     for key in scores if first == base else ():
         if key != first:
-            unlike = {"data", "metric"} & {*why[key], *why[first]}
+            no_value = {"data", "metric"} & {*not_comparable[key], *not_comparable[first]}
             differences.append(
                 SystemDifference(
                     group[key][0],
                     group[first][0],
                     metric,
-                    None if unlike else means[key] - means[first],
+                    None if no_value else means[key] - means[first],
                     tested.get(key),
-                    why[key],
+                    not_comparable[key],
                     (len(scores[key]), len(scores[first])),
                     len(scores[key][0].statistics),
                 )
             )
     better = metric_facts(metric).better
     if test is not None and better != "neither":
-        leader = (min if better == "lower" else max)(alike, key=means.__getitem__)
-        if others := tuple((group[key][0], found) for key, found in tests(leader).items()):
+        leader = (min if better == "lower" else max)(comparable, key=means.__getitem__)
+        if others := tuple((group[key][0], difference) for key, difference in differences_to(leader).items()):
             best.append(BestSystem(group[leader][0], metric, others))
     return differences, best
 
 
-def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
+def reasons(first: ScoreRow, second: ScoreRow, metric: str) -> list[str]:
     """Return which conditions differ between two scores: data, search, metric, training data, budget.
 
     A condition that is unknown for one score, as for files of outputs, is skipped.
     """
-    ours, theirs = (_conditions(row, metric) for row in (one, other))
-    data = {"data": None} if one.references != other.references else {}
-    unlike = (name for name in ours if None not in (ours[name], theirs[name]) and ours[name] != theirs[name])
-    return list(data | dict.fromkeys(unlike))
+    out = {"data": None} if first.references != second.references else {}
+    values = _conditions(second, metric)
+    for name, value in _conditions(first, metric).items():
+        if None not in (value, values[name]) and value != values[name]:
+            out[name] = None
+    return list(out)
 
 
 def _conditions(row: ScoreRow, metric: str) -> dict[str, object]:
@@ -194,12 +195,12 @@ def named(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     `linear (steps=120)`, or by their folder if that is not enough.
     """
     variants: dict[tuple[str | None, str], list[int]] = {}
-    for place, row in enumerate(rows):
-        variants.setdefault((row.recipe, row.variant), []).append(place)
+    for index, row in enumerate(rows):
+        variants.setdefault((row.recipe, row.variant), []).append(index)
     out = [*rows]
-    for places in variants.values():
-        for place, name in zip(places, _names([rows[at] for at in places]), strict=True):
-            out[place] = replace(rows[place], name=name)
+    for indices in variants.values():
+        for index, name in zip(indices, _variant_names([rows[index] for index in indices]), strict=True):
+            out[index] = replace(rows[index], name=name)
     return out
 
 
@@ -209,28 +210,27 @@ def full_names(rows: Sequence[ScoreRow]) -> list[str]:
     return [f"{row.name} of {row.recipe}" if several else row.name for row in rows]
 
 
-def _names(rows: Sequence[ScoreRow]) -> list[str]:
-    facts = [_facts(row) for row in rows]
-    systems = [(json.dumps(one, sort_keys=True), "") for one in facts]
+def _variant_names(rows: Sequence[ScoreRow]) -> list[str]:
+    settings = [_settings(row) for row in rows]
     folders = [_folder(row) for row in rows]
+    systems = [(json.dumps(values, sort_keys=True), "") for values in settings]
     runs = {(*system, row.seed, row.run) for system, row in zip(systems, rows, strict=True)}
     if len({key[:-1] for key in runs}) < len(runs):  # two runs of one seed are two systems
-        systems = [(one, folder) for (one, _), folder in zip(systems, folders, strict=True)]
+        systems = [(values, folder) for (values, _), folder in zip(systems, folders, strict=True)]
     if len({*systems}) == 1:
         return [row.variant for row in rows]
-    keys = [
-        key for key in dict.fromkeys(key for one in facts for key in one) if len({one.get(key) for one in facts}) > 1
-    ]
-    found: dict[tuple[str, str], str] = {}
-    for row, one, system, folder in zip(rows, facts, systems, folders, strict=True):
-        if system not in found:
-            name = _name(row.variant, one, keys)
-            again = not keys or name in found.values()
-            found[system] = f"{name} ({folder})" if again else name
-    return [found[system] for system in systems]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    differing = [key for key in keys if len({values.get(key) for values in settings}) > 1]
+    names: dict[tuple[str, str], str] = {}
+    for row, values, system, folder in zip(rows, settings, systems, folders, strict=True):
+        if system not in names:
+            name = _name(row.variant, values, differing)
+            ambiguous = not differing or name in names.values()
+            names[system] = f"{name} ({folder})" if ambiguous else name
+    return [names[system] for system in systems]
 
 
-def _facts(row: ScoreRow) -> Mapping[str, str]:
+def _settings(row: ScoreRow) -> Mapping[str, str]:
     """Return the settings, changes and search by which systems of one variant differ."""
     changes = [f"{change.key} at step {change.step}" for change in row.system.changes]
     search = search_text(row.search) if row.search else ""
@@ -243,18 +243,18 @@ def _folder(row: ScoreRow) -> str:
     return (path.parent if path.name.startswith("seed-") else path).as_posix()
 
 
-def _name(variant: str, one: Mapping[str, str], keys: Sequence[str]) -> str:
+def _name(variant: str, values: Mapping[str, str], differing: Sequence[str]) -> str:
     """Return the variant and the differing settings, otherwise the changes, otherwise the search."""
-    settings = [key for key in keys if key not in ("changed", "search")]
-    ends = [key.rpartition(".")[2] for key in settings]
+    keys = [key for key in differing if key not in ("changed", "search")]
+    short_keys = [key.rpartition(".")[2] for key in keys]
     parts = [
-        f"{end if ends.count(end) == 1 else key}={one[key]}"
-        for key, end in zip(settings, ends, strict=True)
-        if key in one
+        f"{short if short_keys.count(short) == 1 else key}={values[key]}"
+        for key, short in zip(keys, short_keys, strict=True)
+        if key in values
     ]
-    if not settings and "changed" in keys:
-        parts = [f"changed: {one['changed']}"] if one["changed"] else []
-    elif not settings and "search" in keys:
-        parts = [one["search"]] if one["search"] else []
-    more = [f"{len(parts) - MOST_KEYS} more"] if len(parts) > MOST_KEYS else []
-    return f"{variant} ({', '.join(parts[:MOST_KEYS] + more)})" if parts else variant
+    if not keys and "changed" in differing:
+        parts = [f"changed: {values['changed']}"] if values["changed"] else []
+    elif not keys and "search" in differing:
+        parts = [values["search"]] if values["search"] else []
+    rest = [f"{len(parts) - MAX_KEYS} more"] if len(parts) > MAX_KEYS else []
+    return f"{variant} ({', '.join(parts[:MAX_KEYS] + rest)})" if parts else variant

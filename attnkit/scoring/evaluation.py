@@ -55,7 +55,6 @@ from attnkit.scoring.saved_scores import (
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores, total_variation
 from attnkit.search import LineCounts, answer_lines
 
-NOT_KEPT = "scores are not kept, as the run cannot be written"
 Tell = Callable[[int], object]
 Progress = Callable[[str, int, int], object]
 """Called after each sentence with the run and split, the number of decoded sentences, and that of all sentences."""
@@ -92,23 +91,22 @@ def evaluate(
     _check_lengths(run, eval)
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec, out = one_best(search or recipe.search), list[ScoreRow]()
-    device, what = pick_device(device), f"{run.variant} seed {run.seed}"
+    device = pick_device(device)
     load = cache(partial(_model, run, device))
     for split in splits:
         rows = list[Row]()
         for length in eval.lengths or [None]:
             part = ScoredSplit(split, length)
-            if run.left_out and not force and (found := _packed(run, part, eval, names, spec)):
-                out.append(found)
+            if run.left_out and not force and (row := _packed_row(run, part, eval, names, spec)):
+                out.append(row)
                 continue
             if not rows or recipe.task in ("recall", "tagging"):  # rows are generated for each length
-                read = list(corpus.rows(split, length)) if group.is_main_process() else None
-                rows = group.broadcast_object(read)
+                rows = group.broadcast_object(list(corpus.rows(split, length)) if group.is_main_process() else None)
             lines = RunLines(run, part, rows, device, load)
 
-            def tell(done: int, split: str = split, of: int = len(rows)) -> None:
+            def tell(done: int, split: str = split, total: int = len(rows)) -> None:
                 if progress is not None:
-                    progress(f"{what}, {split}", done, of)
+                    progress(f"{run.variant} seed {run.seed}, {split}", done, total)
 
             out.append(evaluate_lines(lines, eval, names, spec, force=force, tell=tell))
     return out
@@ -116,8 +114,8 @@ def evaluate(
 
 def _check_lengths(run: Run, eval: EvalConfig) -> None:
     """Raise an error unless the model can read text, or generated rows, of each of `eval.lengths`."""
-    if why := length_issue(run.recipe, max(eval.lengths, default=0)):
-        raise RecipeError(f"{run.path}: eval.lengths: {why}")
+    if issue := length_issue(run.recipe, max(eval.lengths, default=0)):
+        raise RecipeError(f"{run.path}: eval.lengths: {issue}")
     check_rows_fit(run.recipe.model_copy(update={"eval": eval}))
 
 
@@ -127,15 +125,16 @@ def _model(run: Run, device: str) -> Model:
     return run.model(device)
 
 
-def _packed(
+def _packed_row(
     run: Run, part: ScoredSplit, eval: EvalConfig, names: Sequence[str], search: SearchConfig
 ) -> ScoreRow | None:
     """Return the `packed_row`; raise MissingInputError if there is none, and no outputs to compute metrics from."""
-    how, known = StoredSearch.of(search), run.scores()
-    found, name = packed_row(run, str(part), eval, names, how), stored_name(known, str(part), how)
-    if found is None and (name is None or known[name].decode is None):
+    stored_search, entries = StoredSearch.of(search), run.scores()
+    row = packed_row(run, str(part), eval, names, stored_search)
+    name = stored_name(entries, str(part), stored_search)
+    if row is None and (name is None or entries[name].decode is None):
         run.require_weights()
-    return found
+    return row
 
 
 def corpus_of(
@@ -170,15 +169,15 @@ def model_scores(
         DataError: there are no rows, or the model returns NaN.
         UnavailableError: the package of a tokenizer is missing.
     """
-    found: dict[str, Score] = {}
+    scores: dict[str, Score] = {}
     if any(is_text(name) or name in LABELS for name in metrics):
         sources = [row.source for row in rows]
         texts = list(answers(model, tokenizer, sources, recipe, one_best(search or recipe.search)))
-        found = answer_scores(metrics, texts, sources, references_of(rows), recipe, eval or recipe.eval)
+        scores = answer_scores(metrics, texts, sources, references_of(rows), recipe, eval or recipe.eval)
     if "total-variation" in metrics:
-        found["total-variation"] = total_variation(model, tokenizer, rows, recipe)
+        scores["total-variation"] = total_variation(model, tokenizer, rows, recipe)
     stream = recipe.task == "language-modeling"
-    return found | teacher_forced_scores(
+    return scores | teacher_forced_scores(
         metrics,
         model,
         tokenizer,
@@ -252,14 +251,19 @@ def evaluate_lines(
     lines: ScoredLines, eval: EvalConfig, names: Sequence[str], search: SearchConfig, *, force: bool, tell: Tell
 ) -> ScoreRow:
     """Decode and score lines, reuse the saved results that are still valid, and save the new ones."""
-    main, results, (how, own) = group.is_main_process(), lines.results, lines.stored(search)
-    digests = StoredDigests(source=digest(*lines.source), references=digest(*lines.references))
-    entry = StoredSplit(split=lines.name, weights=lines.weights, search=how, scoring=scoring_of(eval), digests=digests)
-    known = main and reusable_scores(results, entry, eval, force=force, own=own)
-    saved: SavedScores = group.broadcast_object(known or None)
+    main, results, (stored_search, of_recipe) = group.is_main_process(), lines.results, lines.stored(search)
+    entry = StoredSplit(
+        split=lines.name,
+        weights=lines.weights,
+        search=stored_search,
+        scoring=scoring_of(eval),
+        digests=StoredDigests(source=digest(*lines.source), references=digest(*lines.references)),
+    )
+    reused = main and reusable_scores(results, entry, eval, force=force, of_recipe=of_recipe)
+    saved: SavedScores = group.broadcast_object(reused or None)
     stored = saved.stored
     check_available([name for name in names if name not in saved.scores], eval)
-    if not saved.texts and _of_outputs(names):
+    if not saved.texts and _output_metrics(names):
         saved.texts, stored.decode = lines.decode(search, tell)
     stored.sentences = len(lines.references)
     unknown = () if stored.decode and stored.decode.chosen else CONTEXT
@@ -267,13 +271,13 @@ def evaluate_lines(
         saved.scores |= lines.scores(missing, saved, eval)
     stored.warnings = lines.warnings(names, saved, eval)
     if missing and not results.writable:
-        stored.warnings.append(NOT_KEPT)
+        stored.warnings.append("scores are not kept, as the run cannot be written")
     elif missing and main:
         saved.write(results)
     return saved.row(lines.system).only(names)
 
 
-def _of_outputs(names: Sequence[str]) -> list[str]:
+def _output_metrics(names: Sequence[str]) -> list[str]:
     return [name for name in names if is_text(name) or name in (*LABELS, *CONTEXT)]
 
 
@@ -320,31 +324,31 @@ class RunLines:
 
     def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
         """Also note in `saved` what the tokenizer does not know."""
-        recipe, length, found = self.run.recipe, self.part.length, dict[str, Score]()
-        measured = [name for name in names if name in TEACHER_FORCED]
+        recipe, length, scores = self.run.recipe, self.part.length, dict[str, Score]()
+        model_metrics = [name for name in names if name in TEACHER_FORCED]
         if not self.run.left_out:
             source, target = self.tokenizer
             saved.stored.unknown["source"] = unknown_note(source.unknown(self.source[0]))
-            if measured and not recipe.data.labels:  # the model reads the targets, too
+            if model_metrics and not recipe.data.labels:  # the model reads the targets, too
                 saved.stored.unknown["target"] = unknown_note(target.unknown([row.target for row in self.rows]))
-        if _of_outputs(names):
-            main = group.is_main_process()
-            made = main and answer_scores(names, saved.texts, self.source[0], self.references, recipe, eval)
-            found = group.broadcast_object(made or {})
-        if measured and length and recipe.task == "language-modeling":
-            encoded = encode_rows(self.rows, self.tokenizer, length, stream=True)
-            check_reaches(f"{self.run.path}: {self.part.split}", len(encoded.target.ids), length)
-        if measured:
-            found |= model_scores(measured, self.load(), self.tokenizer, self.rows, recipe, length=length)
-        return found
+        if _output_metrics(names):
+            if group.is_main_process():
+                scores = answer_scores(names, saved.texts, self.source[0], self.references, recipe, eval)
+            scores = group.broadcast_object(scores)
+        if model_metrics:
+            if length and recipe.task == "language-modeling":
+                encoded = encode_rows(self.rows, self.tokenizer, length, stream=True)
+                check_reaches(f"{self.run.path}: {self.part.split}", len(encoded.target.ids), length)
+            scores |= model_scores(model_metrics, self.load(), self.tokenizer, self.rows, recipe, length=length)
+        return scores
 
     def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
         stored = saved.stored
         out, stored.empty_references = list(filter(None, stored.unknown.values())), 0
-        if text := _of_outputs(names):
+        if metrics := _output_metrics(names):
             stored.empty_references = empty_references(self.references)
-            out += warnings(saved.texts, self.references, text, eval)
-        decoding = stored.decode if text and stored.decode else Decoding()
+            out += warnings(saved.texts, self.references, metrics, eval)
+        decoding = stored.decode if metrics and stored.decode else Decoding()
         if decoding.truncated:
             cut = f"inputs cut to data.max_length={self.run.recipe.data.max_length} tokens"
             out.append(f"{cut}: {decoding.truncated} of {decoding.lines}")

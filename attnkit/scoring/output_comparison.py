@@ -99,30 +99,30 @@ class ComparedOutputs:
         systems; length: the longest reference; line: as in the test set.
         """
         keys: dict[Sort, Callable[[ComparedLine], float]] = {
-            "difference": lambda one: -self.sign * one.difference,
-            "score": lambda one: self.sign * sum(one.scores),
-            "length": lambda one: -one.length,
-            "line": lambda one: 0,
+            "difference": lambda line: -self.sign * line.difference,
+            "score": lambda line: self.sign * sum(line.scores),
+            "length": lambda line: -line.length,
+            "line": lambda line: 0,
         }
-        lines = sorted(self.lines, key=lambda one: (keys[sort](one), one.number))
+        lines = sorted(self.lines, key=lambda line: (keys[sort](line), line.number))
         return replace(self, lines=tuple(lines))
 
-    def pair(self, place: int) -> "ComparedOutputs":
-        """Return the comparison of the first system with the system of index `place`, lines sorted by difference."""
+    def pair(self, index: int) -> "ComparedOutputs":
+        """Return the comparison of the first system with the system of this index, lines sorted by difference."""
         lines = tuple(
             replace(
-                one,
-                outputs=(one.outputs[0], one.outputs[place]),
-                scores=(one.scores[0], one.scores[place]),
-                chosen=(one.chosen[0], one.chosen[place]),
+                line,
+                outputs=(line.outputs[0], line.outputs[index]),
+                scores=(line.scores[0], line.scores[index]),
+                chosen=(line.chosen[0], line.chosen[index]),
             )
-            for one in self.lines
+            for line in self.lines
         )
-        return replace(self, lines=lines, systems=(self.systems[0], self.systems[place])).sorted("difference")
+        return replace(self, lines=lines, systems=(self.systems[0], self.systems[index])).sorted("difference")
 
     def record(self, line: ComparedLine) -> dict[str, Any]:
         """Return the JSON object of a line; contexts are numbered from 1."""
-        asked = self.part.method is not None
+        questions = self.part.method is not None
         systems = [
             {
                 "name": system.name,
@@ -130,9 +130,11 @@ class ComparedOutputs:
                 "output": output,
                 "score": value,
                 "length": len(self.words(output)),
-                **({"context": None if at is None else at + 1} if asked else {}),
+                **({"context": None if context is None else context + 1} if questions else {}),
             }
-            for system, output, value, at in zip(self.systems, line.outputs, line.scores, line.chosen, strict=True)
+            for system, output, value, context in zip(
+                self.systems, line.outputs, line.scores, line.chosen, strict=True
+            )
         ]
         return {
             "split": self.part.split,
@@ -140,7 +142,7 @@ class ComparedOutputs:
             "source": line.source,
             "references": list(line.references),
             "length": line.length,
-            **({"contexts": list(line.contexts)} if asked else {}),
+            **({"contexts": list(line.contexts)} if questions else {}),
             "metric": self.metric,
             "difference": line.difference,
             "systems": systems,
@@ -185,19 +187,19 @@ def compare_outputs(
     _require_same_lines(systems)
     rows = scored_lines(first, RunCorpus(first, data_dir, offline), systems[0].saved.stored)
     metric, scores = _scores(systems, [row.references for row in rows], metric, task)
-    of_lines = list(zip(*map(sentence_scores, scores), strict=True))
-    chosen = [one.saved.stored.decode and one.saved.stored.decode.chosen for one in systems]
+    line_scores = list(zip(*map(sentence_scores, scores), strict=True))
+    chosen = [system.saved.stored.decode and system.saved.stored.decode.chosen for system in systems]
     words = _words(first)
     lines = tuple(
         ComparedLine(
-            place + 1,
+            index + 1,
             *row,
             len(words(row.references[0])),
-            tuple(one.saved.texts[place] for one in systems),
-            of_lines[place],
-            tuple(one[place] if one else None for one in chosen),
+            tuple(system.saved.texts[index] for system in systems),
+            line_scores[index],
+            tuple(contexts[index] if contexts else None for contexts in chosen),
         )
-        for place, row in enumerate(rows)
+        for index, row in enumerate(rows)
     )
     return ComparedOutputs(parts[0], tuple(systems), metric, tuple(scores), lines, _search_notes(systems))
 
@@ -211,50 +213,50 @@ def _common_parts(runs: Sequence[Run], split: str | None, methods: Sequence[str]
     """Return the parts to compare: one split, for questions with the maximum number of contexts that all runs have."""
     scored = []
     for run in runs:
-        found = list(map(ScoredSplit.of, scored_splits(run)))
-        if not found:
+        parts = list(map(ScoredSplit.of, scored_splits(run)))
+        if not parts:
             raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}`")
-        names = dict.fromkeys(map(_place, found))
+        names = dict.fromkeys(map(_split_name, parts))
         if split is not None and split not in names:
             raise MissingInputError(
                 f"{run.path}: split {quoted(split)} is not scored: {hint(split, names)}; score "
                 f"another with `attnkit eval {run.path} --split NAME`"
             )
-        scored.append(found)
-    common = [one for one in scored[0] if all(one in some for some in scored)]
-    order = [split] if split else [*runs[0].recipe.eval.splits, *map(_place, common)]
-    split = next((name for name in order if name in map(_place, common)), None)
-    common = [one for one in common if _place(one) == split]
+        scored.append(parts)
+    common = [part for part in scored[0] if all(part in parts for parts in scored)]
+    order = [split] if split else [*runs[0].recipe.eval.splits, *map(_split_name, common)]
+    split = next((name for name in order if name in map(_split_name, common)), None)
+    common = [part for part in common if _split_name(part) == split]
     if not common:
         raise MissingInputError(
             "nothing is scored alike in all runs: score one split with `attnkit eval --split`, "
             "questions by the same recipe"
         )
-    most = max(one.contexts or 0 for one in common)
-    known = {one.method: one for one in common if (one.contexts or 0) == most}
+    contexts = max(part.contexts or 0 for part in common)
+    by_method = {part.method: part for part in common if (part.contexts or 0) == contexts}
     for method in methods:
-        if method not in known:
-            near = hint(method, map(str, known))
-            raise UsageError(f"--method {quoted(method)} is not scored with {most} contexts: {near}")
+        if method not in by_method:
+            known = hint(method, map(str, by_method))
+            raise UsageError(f"--method {quoted(method)} is not scored with {contexts} contexts: {known}")
     if methods:
-        return [known[method] for method in dict.fromkeys(methods)]
-    return list(known.values())[: None if len(runs) == 1 else 1]
+        return [by_method[method] for method in dict.fromkeys(methods)]
+    return list(by_method.values())[: None if len(runs) == 1 else 1]
 
 
-def _place(part: ScoredSplit) -> str:
+def _split_name(part: ScoredSplit) -> str:
     """Return the name of a part without its method."""
     return str(part._replace(method=None))
 
 
 def _systems(runs: Sequence[Run], parts: Sequence[ScoredSplit]) -> list[ComparedSystem]:
     """Return the systems, named by run, by method, or by both."""
-    of_run, of_method = len(runs) > 1, len(runs) == 1 or len(parts) > 1
+    by_run, by_method = len(runs) > 1, len(runs) == 1 or len(parts) > 1
     saved = [[_saved(run, part) for part in parts] for run in runs]
     names = _names(runs, [first for first, *_ in saved])
     return [
-        ComparedSystem(" ".join(filter(None, (name * of_run, (part.method or "") * of_method))), run, one)
-        for name, run, some in zip(names, runs, saved, strict=True)
-        for part, one in zip(parts, some, strict=True)
+        ComparedSystem(" ".join(filter(None, (name * by_run, (part.method or "") * by_method))), run, scores)
+        for name, run, run_scores in zip(names, runs, saved, strict=True)
+        for part, scores in zip(parts, run_scores, strict=True)
     ]
 
 
@@ -288,10 +290,13 @@ def scored_lines(run: Run, corpus: RunCorpus, scored: StoredSplit) -> list[Score
         source = digest([line.source for line in lines])
     else:
         spec = run.recipe.contexts
-        asked = corpus.questions(part.split, max(*spec.counts, part.contexts))
-        questions = QuestionSet(asked, spec.seed)
-        drawn = [(row, questions.contexts(at, part.contexts)) for at, row in enumerate(asked[: spec.rows or None])]
-        lines = [ScoredLine(row.source, tuple(accepted(row)), some) for row, some in drawn if some is not None]
+        question_rows = corpus.questions(part.split, max(*spec.counts, part.contexts))
+        questions = QuestionSet(question_rows, spec.seed)
+        lines = [
+            ScoredLine(row.source, tuple(accepted(row)), contexts)
+            for i, row in enumerate(question_rows[: spec.rows or None])
+            if (contexts := questions.contexts(i, part.contexts)) is not None
+        ]
         source = digest(*[[line.source, *line.contexts] for line in lines])
     references = digest(*[line.references for line in lines])
     if (source, references) != (scored.digests.source, scored.digests.references):
@@ -304,78 +309,78 @@ def scored_lines(run: Run, corpus: RunCorpus, scored: StoredSplit) -> list[Score
 
 def _require_same_lines(systems: Sequence[ComparedSystem]) -> None:
     """Raise DataError unless all systems were scored on the same lines."""
-    first, scored = systems[0], systems[0].saved.stored.digests
+    first, digests = systems[0], systems[0].saved.stored.digests
     for other in systems:
-        for what, words in (("source", "sources"), ("references", "references")):
-            if getattr(other.saved.stored.digests, what) != getattr(scored, what):
+        for key, title in (("source", "sources"), ("references", "references")):
+            if getattr(other.saved.stored.digests, key) != getattr(digests, key):
                 raise DataError(
-                    f"{first.run.path} and {other.run.path} were scored on different test lines ({words} differ): "
+                    f"{first.run.path} and {other.run.path} were scored on different test lines ({title} differ): "
                     "compare runs of one corpus, or score both again with `attnkit eval`"
                 )
 
 
 def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
     """Return a note if the systems were decoded by different searches."""
-    searches = [one.saved.stored.search for one in systems]
-    unlike = [key for key in SearchConfig.model_fields if len({getattr(one, key) for one in searches}) > 1]
-    ways = (
-        f"{one.name} " + ", ".join(f"{key}={getattr(search, key)}" for key in unlike)
-        for one, search in zip(systems, searches, strict=True)
+    searches = [system.saved.stored.search for system in systems]
+    differing = [key for key in SearchConfig.model_fields if len({getattr(search, key) for search in searches}) > 1]
+    settings = (
+        f"{system.name} " + ", ".join(f"{key}={getattr(search, key)}" for key in differing)
+        for system, search in zip(systems, searches, strict=True)
     )
-    return (f"decoded by different searches: {'; '.join(ways)}",) if unlike else ()
+    return (f"decoded by different searches: {'; '.join(settings)}",) if differing else ()
 
 
 def _names(runs: Sequence[Run], saved: Sequence[SavedScores]) -> list[str]:
     """Return the name of each run as in `attnkit eval`, with the seed if names are equal, or else the paths."""
-    names = full_names(named([one.row(System.of_run(run)) for one, run in zip(saved, runs, strict=True)]))
+    names = full_names(named([scores.row(System.of_run(run)) for scores, run in zip(saved, runs, strict=True)]))
     if len({*names}) < len(names):
         names = [f"{name} seed {run.seed}" for name, run in zip(names, runs, strict=True)]
     return names if len({*names}) == len(names) else [run.path.as_posix() for run in runs]
 
 
-def sentence_scores(whole: Score) -> list[float]:
+def sentence_scores(score: Score) -> list[float]:
     """Return the score of each single line, computed from its statistics.
 
     Sentence BLEU skips orders of which a line has no n-gram, as sacrebleu's effective_order.
     """
-    name = base_metric(whole.metric)
+    name = base_metric(score.metric)
     if name not in PER_TOKENIZER:
-        return list(map(reducer(whole.metric), whole.statistics.tolist()))
+        return list(map(reducer(score.metric), score.statistics.tolist()))
     metric = sacrebleu_metric(name)
     metric.effective_order = True
-    return [float(metric._compute_score_from_stats(row).score) for row in whole.statistics.tolist()]
+    return [float(metric._compute_score_from_stats(row).score) for row in score.statistics.tolist()]
 
 
 def _scores(
     systems: Sequence[ComparedSystem], references: Sequence[Sequence[str]], metric: str | None, task: str
 ) -> tuple[str, list[Score]]:
     """Return the metric of the line scores, and the score of each system: stored, otherwise computed."""
-    stored, settings = [one.saved.scores for one in systems], systems[0].run.recipe.eval
+    stored, settings = [system.saved.scores for system in systems], systems[0].run.recipe.eval
     usable = [
         name
         for name, score in stored[0].items()
-        if _judges_lines(name) and all(name in some and some[name].signature == score.signature for some in stored)
+        if _scores_lines(name)
+        and all(name in scores and scores[name].signature == score.signature for scores in stored)
     ]
     metric = _metric(usable, metric, task)
     if metric in usable:
-        return metric, [one[metric] for one in stored]
+        return metric, [scores[metric] for scores in stored]
     check_available([metric], settings)
-    texts = (one.saved.texts for one in systems)
-    return metric, [score([metric], some, references, settings)[metric] for some in texts]
+    return metric, [score([metric], system.saved.texts, references, settings)[metric] for system in systems]
 
 
-def _metric(usable: Sequence[str], wanted: str | None, task: str) -> str:
+def _metric(usable: Sequence[str], name: str | None, task: str) -> str:
     """Return the metric of the line scores: a stored metric, or a metric of text to be computed."""
-    if wanted is None:
-        other = "exact-match" if task == "classification" else "chrf"
-        return next((name for name in (*PREFERRED, *usable) if name in usable), other)
-    if wanted in usable:
-        return wanted
-    (metric, *several) = expand([wanted])
-    if several or not _judges_lines(metric):
-        good = ", ".join(name for name in METRICS if name in usable or (is_text(name) and _judges_lines(name)))
-        what = "stands for several metrics" if several else "does not judge single sentences"
-        raise UsageError(f"--metric {wanted}: {what}; choose from {good}")
+    if name is None:
+        default = "exact-match" if task == "classification" else "chrf"
+        return next((name for name in (*PREFERRED, *usable) if name in usable), default)
+    if name in usable:
+        return name
+    (metric, *others) = expand([name])
+    if others or not _scores_lines(metric):
+        choices = ", ".join(m for m in METRICS if m in usable or (is_text(m) and _scores_lines(m)))
+        issue = "stands for several metrics" if others else "does not judge single sentences"
+        raise UsageError(f"--metric {name}: {issue}; choose from {choices}")
     if not is_text(metric):
         raise UsageError(
             f"--metric {metric}: not stored alike in all runs: run `attnkit eval --metrics {metric}` on them first"
@@ -383,7 +388,7 @@ def _metric(usable: Sequence[str], wanted: str | None, task: str) -> str:
     return metric
 
 
-def _judges_lines(name: str) -> bool:
+def _scores_lines(name: str) -> bool:
     facts = metric_facts(name)
-    of_all = facts.reads == "labels" and name != "label-accuracy"  # functions of the whole confusion matrix
-    return facts.resampled and facts.better != "neither" and not of_all
+    of_matrix = facts.reads == "labels" and name != "label-accuracy"  # functions of the whole confusion matrix
+    return facts.resampled and facts.better != "neither" and not of_matrix

@@ -38,22 +38,22 @@ def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
     """Return the statistics of each system, with the test of `attnkit eval` against the first system."""
     settings, differences = compared.systems[0].run.recipe.eval, dict[int, Difference]()
     if settings.bootstrap:
-        differences = PairedTest([[one] for one in compared.scores], settings).against(0)
-    references = [one.references for one in compared.sorted("line").lines]
+        differences = PairedTest([[score] for score in compared.scores], settings).against(0)
+    references = [line.references for line in compared.sorted("line").lines]
     out = []
-    for place, system in enumerate(compared.systems):
-        more = score(["length-ratio", "seq-rep-4"], system.saved.texts, references, settings)
-        gains = [compared.sign * (one.scores[place] - one.scores[0]) for one in compared.lines]
+    for index, system in enumerate(compared.systems):
+        text_scores = score(["length-ratio", "seq-rep-4"], system.saved.texts, references, settings)
+        gains = [compared.sign * (line.scores[index] - line.scores[0]) for line in compared.lines]
         out.append(
             SystemFacts(
                 system.name,
-                compared.scores[place].value,
+                compared.scores[index].value,
                 sum(gain > TIE for gain in gains),
                 sum(gain < -TIE for gain in gains),
-                more["length-ratio"].value,
-                more["seq-rep-4"].value,
+                text_scores["length-ratio"].value,
+                text_scores["seq-rep-4"].value,
                 sum(not text.strip() for text in system.saved.texts),
-                differences.get(place),
+                differences.get(index),
             )
         )
     return out
@@ -62,11 +62,11 @@ def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
 def by_length(compared: ComparedOutputs) -> dict[str, tuple[int, tuple[float, ...]]]:
     """Return for each bucket of reference lengths the number of lines and the corpus score of each system."""
     compute = reducer(compared.metric)
-    lengths = [one.length for one in compared.sorted("line").lines]  # in the order of the statistics
+    lengths = [line.length for line in compared.sorted("line").lines]  # in the order of the statistics
     out = {}
     for low, high in pairwise((*LENGTHS, math.inf)):
-        if some := [place for place, length in enumerate(lengths) if low <= length < high]:
-            sums = (one.statistics[some].sum(0).tolist() for one in compared.scores)
+        if bucket := [index for index, length in enumerate(lengths) if low <= length < high]:
+            sums = (score.statistics[bucket].sum(0).tolist() for score in compared.scores)
             label = f"{low}-{high - 1}" if high < math.inf else f"{low}+"
-            out[label] = len(some), tuple(map(compute, sums))
+            out[label] = len(bucket), tuple(map(compute, sums))
     return out

@@ -16,14 +16,14 @@ SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks of sentencepiece, BPE or WordPiece in text that was not detokenized."""
 SHARE = 0.1
 """Share of lines above which a property is reported."""
-WHOLE = (*ROUGE, "answer-match")
+NOT_SPLIT = (*ROUGE, "answer-match")
 """Metrics without a warning about unsplit clauses: ROUGE has its own, answer-match compares whole answers."""
-AT_SPACES = ("13a", "intl")
+SPACE_TOKENIZERS = ("13a", "intl")
 """BLEU tokenizers that do not split unspaced scripts into words."""
-LOST = 0.005
+MAX_LOST = 0.005
 """Share of letters above which ROUGE's loss is reported. English test sets lose at most 0.1 %; that of Multi30k in
 German loses 2 %, which splits every tenth word."""
-UNCUT = 0.1
+MAX_UNSPACED = 0.1
 """Share of letters above which unspaced text is reported: less may be names within another script."""
 BY_UNICODE = "--words unicode (eval.words)"
 BY_TOKENIZER = "--tokenize char, or zh for Chinese, ja-mecab for Japanese (eval.tokenize)"
@@ -45,11 +45,11 @@ def warnings(
         out.append(f"empty outputs: {empty} of {lines}")
     if len(set(hypotheses)) == 1 < len(set(first)):
         out.append(f"all {lines} outputs are the same text")
-    why = f"of {lines}; scores are for detokenized text"
+    advice = f"of {lines}; scores are for detokenized text"
     if marked := count(SUBWORD.search):
-        out.append(f"outputs with subword marks (U+2581, @@ or ##): {marked} {why}")
+        out.append(f"outputs with subword marks (U+2581, @@ or ##): {marked} {advice}")
     if (split := count(lambda text: text.endswith(" ."))) > SHARE * lines:
-        out.append(f"outputs with a separate full stop, unlike the references: {split} {why}")
+        out.append(f"outputs with a separate full stop, unlike the references: {split} {advice}")
     return out + unread_text(references, metrics, eval)
 
 
@@ -64,31 +64,27 @@ def unread_text(references: Sequence[Sequence[str]], metrics: Iterable[str], eva
     letters = {c: n for c, n in characters.items() if unicodedata.category(c)[0] in "LMN"}
     total, out = sum(letters.values()), []
 
-    def told(names: Sequence[str], text: str, share: float, end: str) -> None:
+    def warn(names: Sequence[str], text: str, share: float, end: str) -> None:
         titles = ", ".join(metric_facts(name).title for name in names)
         percent = f"{100 * share:.1f} % of the letters and digits of the references"
         out.append(f"{titles}: {text} {percent}{end}")
 
     rouge = [name for name in names if METRICS[name].family == "rouge"]
     kept = sum(number for letter, number in letters.items() if letter in _ROUGE_READS)
-    if rouge and eval.words == "classic" and total - kept > LOST * total:
+    if rouge and eval.words == "classic" and total - kept > MAX_LOST * total:
         text = "the classic tokenizer reads a-z and 0-9 only and cuts words at other letters: it "
-        told(rouge, text + "keeps", kept / total, f"; use {BY_UNICODE}")
+        warn(rouge, text + "keeps", kept / total, f"; use {BY_UNICODE}")
     unspaced = sum(len(run) for text in texts for run in _RUNS.findall(text))
-    if unspaced <= UNCUT * total or "none" in eval.tokenizers:
+    if unspaced <= MAX_UNSPACED * total or "none" in eval.tokenizers:
         return out
-    at_spaces = {"tokenize": first in AT_SPACES, "words": eval.words == "classic"}
-    of_words, classic = (
-        [name for name in names if METRICS[name].cut_by == key and uncut and name not in WHOLE]
-        for key, uncut in at_spaces.items()
-    )
-    for found, name, instead in (
-        (of_words, f"tokenizer {first}", BY_TOKENIZER),
-        (classic, "the classic tokenizer", BY_UNICODE),
+    for key, unsplit, tokenizer, advice in (
+        ("tokenize", first in SPACE_TOKENIZERS, f"tokenizer {first}", BY_TOKENIZER),
+        ("words", eval.words == "classic", "the classic tokenizer", BY_UNICODE),
     ):
-        if found:
-            text = f"{name} does not cut text without spaces into words, which"
-            told(found, text, unspaced / total, f" are in; use {instead}")
+        affected = [name for name in names if METRICS[name].cut_by == key and name not in NOT_SPLIT]
+        if unsplit and affected:
+            text = f"{tokenizer} does not cut text without spaces into words, which"
+            warn(affected, text, unspaced / total, f" are in; use {advice}")
     return out
 
 

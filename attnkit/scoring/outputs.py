@@ -27,22 +27,22 @@ def score_files(
         DataError: malformed UTF-8, or files of different lengths.
         UsageError: a file of outputs, or standard input, is given twice; or as `score`, like UnavailableError.
     """
-    if twice := next((name for name in hypotheses if hypotheses.count(name) > 1), None):
-        raise UsageError(f"--hyp {quoted(twice, 200)} is given twice; name each file once")
+    if repeated := next((name for name in hypotheses if hypotheses.count(name) > 1), None):
+        raise UsageError(f"--hyp {quoted(repeated, 200)} is given twice; name each file once")
     if [*hypotheses, *references].count("-") > 1:
         raise UsageError("only one of --hyp and --ref can be standard input (-), once")
     names, first = [*hypotheses, *references], len(hypotheses)
-    lines_of = [read_outputs(name, stdin) for name in names]
-    for place, lines in enumerate(lines_of):
-        if len(lines) != len(lines_of[first]):
-            pair = sorted((place, first))
-            raise ragged([Path(names[at]) for at in pair], [len(lines_of[at]) for at in pair])
-    texts = list(zip(*lines_of[first:], strict=True))
+    contents = [read_outputs(name, stdin) for name in names]
+    for index, lines in enumerate(contents):
+        if len(lines) != len(contents[first]):
+            pair = sorted((index, first))
+            raise ragged([Path(names[i]) for i in pair], [len(contents[i]) for i in pair])
+    texts = list(zip(*contents[first:], strict=True))
     labels = [Path(name).stem for name in hypotheses] if hypotheses[1:] else ["hyp"]
     if len(set(labels)) < len(labels):
         labels = list(hypotheses)
     rows = []
-    for label, name, lines in zip(labels, hypotheses, lines_of, strict=False):
+    for label, name, lines in zip(labels, hypotheses, contents[:first], strict=True):
         scores = score(eval.metrics, lines, texts, eval)
         row = ScoreRow(
             System(None, label),

@@ -18,8 +18,6 @@ SMALL_COST = 10.0
 """Percent of time or memory that counts as small."""
 SEVERAL = "each task's baseline"
 """Baseline of a cost column if the recipes have different baselines."""
-ROTARY = "rope"
-SCALED_DOT = "scaled-dot"
 COSTS: tuple[tuple[str, str, Callable[[ScoreRow], float | None]], ...] = (
     ("training speed", "higher", lambda row: row.system.cost.tokens_per_second),
     ("decoding speed", "higher", lambda row: row.sentences_per_second),
@@ -73,8 +71,8 @@ class OverviewColumn:
         """
         if system not in self.cells:
             return None
-        least = SMALL_COST if self.score is None else self.margin or 0.0
-        largest = max(least, *(abs(cell.value) for cell in self.cells.values())) or 1.0
+        margin = SMALL_COST if self.score is None else self.margin or 0.0
+        largest = max(margin, *(abs(cell.value) for cell in self.cells.values())) or 1.0
         sign = -1 if self.better == "lower" else 1
         return sign * self.cells[system].value / largest
 
@@ -100,14 +98,14 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
     recipes: dict[str, list[Run]] = {}
     for run in runs:
         recipes.setdefault(run.name, []).append(run)
-    for recipe, some in recipes.items():
-        known = [run for run in some if run.scores()]
-        if not known:
+    for recipe, recipe_runs in recipes.items():
+        scored = [run for run in recipe_runs if run.scores()]
+        if not scored:
             notes.append(f"{recipe} is left out: not scored")
             continue
-        base = rotary_baseline(known) or baselines.get(recipe) or known[0].variant
-        settings, rows = known[0].recipe.eval, list[ScoreRow]()
-        for run in known:
+        base = rotary_baseline(scored) or baselines.get(recipe) or scored[0].variant
+        settings, rows = scored[0].recipe.eval, list[ScoreRow]()
+        for run in scored:
             try:
                 rows += saved_rows(run)
             except MissingInputError as error:  # some of its splits were never scored
@@ -120,32 +118,32 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
 
 def overview_of(compared: Sequence[Comparison], notes: Sequence[str] = ()) -> Overview:
     """Return the overview of comparisons of any recipes. Raises MissingInputError if there is nothing to compare."""
-    columns, told, costs = list[OverviewColumn](), [*notes], list[Comparison]()
-    for whole in compared:
-        for recipe in dict.fromkeys(row.recipe for row in whole.rows):
-            one = replace(
-                whole,
-                rows=tuple(row for row in whole.rows if row.recipe == recipe),
-                differences=tuple(d for d in whole.differences if d.row.recipe == recipe),
+    columns, all_notes, shown = list[OverviewColumn](), [*notes], list[Comparison]()
+    for comparison in compared:
+        for recipe in dict.fromkeys(row.recipe for row in comparison.rows):
+            part = replace(
+                comparison,
+                rows=tuple(row for row in comparison.rows if row.recipe == recipe),
+                differences=tuple(d for d in comparison.differences if d.row.recipe == recipe),
             )
-            if found := _columns(recipe or "", one):
-                columns += found
-                costs.append(one)
+            if recipe_columns := _columns(recipe or "", part):
+                columns += recipe_columns
+                shown.append(part)
             else:
-                told.append(f"{recipe} is left out: nothing to compare")
+                all_notes.append(f"{recipe} is left out: nothing to compare")
     if not columns:
-        raise MissingInputError("; ".join(told) or "no runs to compare")
-    columns += _costs(costs)
-    return Overview(_order(columns), tuple(columns), tuple(told))
+        raise MissingInputError("; ".join(all_notes) or "no runs to compare")
+    columns += _cost_columns(shown)
+    return Overview(_ordered_systems(columns), tuple(columns), tuple(all_notes))
 
 
 def rotary_baseline(runs: Sequence[Run]) -> str | None:
     """Return the first variant that has plain scaled-dot attention and rotary positions, or None."""
     for run in runs:
         model = run.recipe.model
-        chosen = [getattr(model.attention, place) for place in model.places]
-        plain = chosen and all(one.name == SCALED_DOT and not one.options() for one in chosen)
-        if plain and model.positions == ROTARY:
+        mechanisms = [getattr(model.attention, place) for place in model.places]
+        plain = mechanisms and all(chosen.name == "scaled-dot" and not chosen.options() for chosen in mechanisms)
+        if plain and model.positions == "rope":
             return run.variant
     return None
 
@@ -155,24 +153,24 @@ def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
     names = (name for row in result.rows for name in row.scores)
     metric = next((name for name in names if metric_facts(name).better != "neither"), None)
     out = []
-    for title, length in _places(recipe, result.rows).items():
+    for title, length in _lengths(recipe, result.rows).items():
         splits = [row.split for row in result.rows if row.length == length]
-        split = next((one for one in splits if one != "valid"), splits[0] if splits else None)
-        some = [
-            one
-            for one in result.differences
-            if one.metric == metric
-            and (one.row.split, one.row.length) == (split, length)
-            and one.value is not None
-            and not one.not_comparable
-            and one.row.contexts is None
-            and one.baseline.recipe == one.row.recipe
+        split = next((name for name in splits if name != "valid"), splits[0] if splits else None)
+        differences = [
+            difference
+            for difference in result.differences
+            if difference.metric == metric
+            and (difference.row.split, difference.row.length) == (split, length)
+            and difference.value is not None
+            and not difference.not_comparable
+            and difference.row.contexts is None
+            and difference.baseline.recipe == difference.row.recipe
         ]
-        if not some or metric is None:
+        if not differences or metric is None:
             continue
-        facts, base = metric_facts(metric), some[0].baseline
-        tested = [one.tested for one in some if one.tested]
-        of_base = [
+        facts, base = metric_facts(metric), differences[0].baseline
+        tested = [difference.tested for difference in differences if difference.tested]
+        base_scores = [
             row.scores[metric].value
             for row in result.rows
             if (row.name, row.split, row.length) == (base.name, split, length) and metric in row.scores
@@ -180,46 +178,46 @@ def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
         out.append(
             OverviewColumn(
                 title,
-                f"{'% of ' if any(one.percent for one in tested) else ''}{facts.title}",
+                f"{'% of ' if any(test.percent for test in tested) else ''}{facts.title}",
                 base.name,
-                mean(of_base) if of_base else None,
+                mean(base_scores) if base_scores else None,
                 facts.better,
-                {one.row.name: _cell(one) for one in some},
+                {difference.row.name: _cell(difference) for difference in differences},
                 tested[0].margin if tested else None,
             )
         )
     return out
 
 
-def _places(recipe: str, rows: Sequence[ScoreRow]) -> dict[str, int | None]:
+def _lengths(recipe: str, rows: Sequence[ScoreRow]) -> dict[str, int | None]:
     """Return titles and lengths of a recipe's columns: the length of training, and the maximum length."""
     name, unit = recipe.rpartition("/")[2], "tokens"
     lengths = sorted({row.length for row in rows if row.length is not None})
     if not lengths:
         return {name: None}
     first, last, factor = lengths[0], lengths[-1], ""
-    if made := corpus_cards.row_length(rows[0].system.corpus):
-        unit = made.unit.partition(",")[0]
-        first = max((at for at in lengths if at <= made.trained[1]), default=first)
+    if row_length := corpus_cards.row_length(rows[0].system.corpus):
+        unit = row_length.unit.partition(",")[0]
+        first = max((length for length in lengths if length <= row_length.trained[1]), default=first)
         factor = f" ({last / first:g} x)"
     elif any(row.length is None for row in rows):  # windows of a text, and the text itself
         return {name: None, f"{name}, {last:,} {unit}": last}
-    places: dict[str, int | None] = {f"{name}, {first:,} {unit}": first}
-    return places | ({f"{name}, {last:,} {unit}{factor}": last} if last > first else {})
+    titles: dict[str, int | None] = {f"{name}, {first:,} {unit}": first}
+    return titles | ({f"{name}, {last:,} {unit}{factor}": last} if last > first else {})
 
 
-def _cell(one: SystemDifference) -> OverviewCell:
+def _cell(difference: SystemDifference) -> OverviewCell:
     """Return the cell of a difference, in percent for perplexity."""
-    assert one.value is not None
-    if one.tested is None:
-        return OverviewCell(one.value, seeds=one.seeds)
-    if one.tested.percent:
-        return OverviewCell(*one.tested.percent, one.seeds)
-    low, high = one.tested.interval or (None, None)
-    return OverviewCell(one.value, low, high, one.seeds)
+    assert difference.value is not None
+    if difference.tested is None:
+        return OverviewCell(difference.value, seeds=difference.seeds)
+    if difference.tested.percent:
+        return OverviewCell(*difference.tested.percent, difference.seeds)
+    low, high = difference.tested.interval or (None, None)
+    return OverviewCell(difference.value, low, high, difference.seeds)
 
 
-def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
+def _cost_columns(results: Sequence[Comparison]) -> list[OverviewColumn]:
     """Return the cost columns: mean ratios to the baseline of each recipe, if both were measured on equal machines."""
     out = []
     for title, better, measure in COSTS:
@@ -232,14 +230,13 @@ def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
                 value = measure(row)
                 if value and _machine(row) == _machine(base):
                     values.setdefault(row.name, []).append(value)
-            for name, some in values.items():
+            for name, costs in values.items():
                 if name != base.name and base.name in values:
-                    ratios.setdefault(name, []).append(mean(some) / mean(values[base.name]))
+                    ratios.setdefault(name, []).append(mean(costs) / mean(values[base.name]))
                     bases.add(base.name)
         if ratios:
-            cells = {
-                name: OverviewCell(100 * (math.exp(mean(map(math.log, some))) - 1)) for name, some in ratios.items()
-            }
+            geometric_means = {name: math.exp(mean(map(math.log, factors))) for name, factors in ratios.items()}
+            cells = {name: OverviewCell(100 * (factor - 1)) for name, factor in geometric_means.items()}
             name = bases.pop() if len(bases) == 1 else SEVERAL
             out.append(OverviewColumn(title, "%", name, None, better, cells))
     return out
@@ -251,14 +248,10 @@ def _machine(row: ScoreRow) -> tuple[object, ...]:
     return cost.device, cost.threads, cost.precision, cost.processes, cost.machine
 
 
-def _order(columns: Sequence[OverviewColumn]) -> tuple[str, ...]:
+def _ordered_systems(columns: Sequence[OverviewColumn]) -> tuple[str, ...]:
     """Return the systems: baselines first, then by mean gain on the tasks, the best first."""
-    bases = dict.fromkeys(one.baseline for one in columns if one.score is not None)
-    names = dict.fromkeys(name for one in columns for name in one.cells)
-    gains = {
-        name: [gain for one in columns if one.score is not None and (gain := one.gain(name)) is not None]
-        for name in names
-    }
-    others = [name for name in names if name not in bases]
-    others.sort(key=lambda name: -mean(gains[name] or [-1.0]))
-    return (*bases, *others)
+    tasks = [column for column in columns if column.score is not None]
+    bases = dict.fromkeys(task.baseline for task in tasks)
+    names = dict.fromkeys(name for column in columns for name in column.cells if name not in bases)
+    gains = {name: [gain for task in tasks if (gain := task.gain(name)) is not None] for name in names}
+    return (*bases, *sorted(names, key=lambda name: -mean(gains[name] or [-1.0])))

@@ -75,17 +75,17 @@ class System:
     def of_run(cls, run: Run) -> "System":
         """Return the system of a finished run; data files are identified by content, so that moved runs stay equal."""
         manifest, recipe, spec = run.manifest, run.recipe, run.recipe.train
-        done, hashes, counted = run.outcome, manifest.hashes, recipe.model.count_based
+        outcome, hashes, count_based = run.outcome, manifest.hashes, recipe.model.count_based
         budget = Budget(spec.steps, spec.batch_tokens, spec.accumulate * manifest.world_size)
-        settings = {k: value for k, value in flat(recipe).items() if not k.startswith(SEED_KEYS)}
+        settings = {key: value for key, value in flat(recipe).items() if not key.startswith(SEED_KEYS)}
         if data := hashes.get("data"):
             settings = {key: value for key, value in settings.items() if key not in FILE_KEYS}
             settings["data"] = data[:8]
         cost = TrainingCost(
-            done.updates,
-            done.seconds,
-            done.tokens_per_second,
-            done.peak_memory_bytes,
+            outcome.updates,
+            outcome.seconds,
+            outcome.tokens_per_second,
+            outcome.peak_memory_bytes,
             manifest.device,
             manifest.threads,
             manifest.precision,
@@ -101,8 +101,8 @@ class System:
             cost,
             recipe.data.corpus,
             hashes.get("corpus"),
-            None if counted else budget,
-            None if counted else spec.lr,
+            None if count_based else budget,
+            None if count_based else spec.lr,
             manifest.tuned,
             tuple(manifest.changes),
             settings,
@@ -267,7 +267,7 @@ class SystemDifference:
 
     def json(self) -> dict[str, Any]:
         """Return an item of `comparisons`; the keys of a test are null without a test."""
-        base, asked = self.baseline, self.row.contexts is not None
+        base, questions = self.baseline, self.row.contexts is not None
         return {
             "split": self.row.split,
             **self.row.names(),
@@ -276,7 +276,7 @@ class SystemDifference:
             "baseline": base.variant,
             "baseline_system": base.name,
             "baseline_recipe": base.recipe,
-            **({"baseline_method": base.method} if asked else {}),
+            **({"baseline_method": base.method} if questions else {}),
             "difference": self.value,
             **(self.tested.json() if self.tested else UNTESTED),
             "seeds": [*self.seeds],
@@ -295,23 +295,22 @@ class BestSystem:
     @property
     def inseparable(self) -> list[ScoreRow]:
         """Rows of the best system and of the systems that are not significantly different."""
-        return [self.row, *(row for row, found in self.others if not found.significant)]
+        return [self.row, *(row for row, difference in self.others if not difference.significant)]
 
     def json(self) -> dict[str, Any]:
         """Return an item of `best`."""
         others = [
             {
                 **row.names(),
-                "difference": found.value,
-                "p": found.p,
-                "p_corrected": found.p_holm,
-                "separable": found.significant,
-                "level": not found.significant,  # former name of not separable
+                "difference": difference.value,
+                "p": difference.p,
+                "p_corrected": difference.p_holm,
+                "separable": difference.significant,
+                "level": not difference.significant,  # former name of not separable
             }
-            for row, found in self.others
+            for row, difference in self.others
         ]
-        named = {"split": self.row.split, **self.row.names()}
-        return {**named, "metric": self.metric, "others": others}
+        return {"split": self.row.split, **self.row.names(), "metric": self.metric, "others": others}
 
 
 def published_entry(file: RecipeFile) -> dict[str, Any] | None:
@@ -335,9 +334,9 @@ class PublishedFigures(NamedTuple):
         """Return the distinct figures in the manifests of runs. Raises DataError if a manifest is damaged."""
         out: list[PublishedFigures] = []
         for run in runs:
-            if found := run.manifest.published:
-                one = cls(run.name, parse(found, Published, f"{run.path}/manifest.json: published"))
-                out += [] if one in out else [one]
+            if entry := run.manifest.published:
+                figures = cls(run.name, parse(entry, Published, f"{run.path}/manifest.json: published"))
+                out += [] if figures in out else [figures]
         return out
 
     def score(self, row: ScoreRow, metric: str) -> float | None:
@@ -370,9 +369,9 @@ class Comparison:
         return {
             "rows": [row.json() for row in self.rows],
             "baseline": self.baseline,
-            "comparisons": [one.json() for one in self.differences],
-            "best": [one.json() for one in self.best],
-            "published": [one.json() for one in self.published],
+            "comparisons": [difference.json() for difference in self.differences],
+            "best": [best.json() for best in self.best],
+            "published": [figures.json() for figures in self.published],
             "resamples": self.resamples,
             "bootstrap_seed": SEED,
         }

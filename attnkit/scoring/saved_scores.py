@@ -63,18 +63,18 @@ class SavedScores:
                 data = _verified(results, results.output_path(name), entry.digests.outputs)
                 packed = _verified(results, results.statistics_path(name), entry.digests.statistics)
             tables, texts = _tables(packed), data.decode("utf-8").split("\n")[:-1]
-            count, told = entry.sentences, entry.metrics
-            lines = {len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED}
+            count, metrics = entry.sentences, entry.metrics
+            lines = {len(table) for key, table in tables.items() if base_metric(key) not in TEACHER_FORCED}
             if lengths := {len(texts) or count, *lines} - {count}:
                 raise ValueError(f"of {count} sentences, files have {lengths}")
-            known = {k for k in told if is_known(base_metric(k))}
+            known = {key for key in metrics if is_known(base_metric(key))}
             entry.split = split
             return cls(
                 name,
                 entry,
                 texts,
-                scores={k: Score.of(k, tables[k], told[k].signature) for k in told if k in known},
-                others={k: (told[k], tables[k]) for k in told if k not in known},
+                scores={k: Score.of(k, tables[k], metric.signature) for k, metric in metrics.items() if k in known},
+                others={k: (metric, tables[k]) for k, metric in metrics.items() if k not in known},
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
@@ -87,12 +87,12 @@ class SavedScores:
         files.make_folder(path.parent, parents=results.may_be_made)
         with results.changing():
             self._keep(results)
-            told = {name: (one.stored, one.statistics) for name, one in self.scores.items()} | self.others
+            entries = {name: (score.stored, score.statistics) for name, score in self.scores.items()} | self.others
             packed, text = io.BytesIO(), "".join(f"{text}\n" for text in self.texts)
-            tables: dict[str, Any] = {name: table for name, (_, table) in told.items()}
+            tables: dict[str, Any] = {name: table for name, (_, table) in entries.items()}
             np.savez_compressed(packed, **tables)
             files.atomic_write(path, packed.getvalue())
-            self.stored.metrics = {name: one for name, (one, _) in told.items()}
+            self.stored.metrics = {name: metric for name, (metric, _) in entries.items()}
             self.stored.digests.outputs = hashlib.sha256(text.encode()).hexdigest()
             self.stored.digests.statistics = hashlib.sha256(packed.getvalue()).hexdigest()
             results.write_scores(self.name, self.texts, self.stored)
@@ -103,25 +103,25 @@ class SavedScores:
             old = SavedScores.read(results, self.stored.split, self.name)
         except AttnkitError:
             return
-        if old is None or _made_from(old.stored) != _made_from(self.stored):
+        if old is None or _inputs(old.stored) != _inputs(self.stored):
             return
         if not self.texts:
             self.texts = old.texts
-            _take(self.stored, old.stored, "decode", "warnings", "empty_references")
-        alike = self.texts == old.texts
-        kept = {k: v for k, v in old.scores.items() if alike or k in TEACHER_FORCED}
-        self.scores, self.others = kept | self.scores, old.others if alike else {}
+            _copy(self.stored, old.stored, "decode", "warnings", "empty_references")
+        same_texts = self.texts == old.texts
+        kept = {name: score for name, score in old.scores.items() if same_texts or name in TEACHER_FORCED}
+        self.scores, self.others = kept | self.scores, old.others if same_texts else {}
 
-    def holding(self, eval: EvalConfig, *, versions: bool = True) -> dict[str, Score]:
+    def valid_scores(self, eval: EvalConfig, *, versions: bool = True) -> dict[str, Score]:
         """Return the scores that are valid for these settings and, with `versions`, the installed packages."""
-        now, then = scoring_of(eval), self.stored.scoring
-        if versions and not now.versions.items() <= then.versions.items():
+        new, old = scoring_of(eval), self.stored.scoring
+        if versions and not new.versions.items() <= old.versions.items():
             return {}
-        alike = all(getattr(now, key) == getattr(then, key) for key in SCORING)
+        same = all(getattr(new, key) == getattr(old, key) for key in SCORING)
         return {
             name: score
             for name, score in self.scores.items()
-            if (name in TEACHER_FORCED or alike) and embedding.current(score, eval) and plugin_metrics.current(score)
+            if (name in TEACHER_FORCED or same) and embedding.current(score, eval) and plugin_metrics.current(score)
         }
 
     def row(self, system: System) -> ScoreRow:
@@ -148,50 +148,50 @@ class SavedScores:
         )
 
 
-def _made_from(entry: StoredSplit) -> tuple[object, ...]:
+def _inputs(entry: StoredSplit) -> tuple[object, ...]:
     """Return everything that outputs and scores depend on."""
     return entry.weights, entry.digests.source, entry.digests.references, entry.search, entry.scoring
 
 
-def _take(entry: StoredSplit, old: StoredSplit, *names: str) -> None:
+def _copy(entry: StoredSplit, old: StoredSplit, *names: str) -> None:
     for name in names:
         setattr(entry, name, getattr(old, name))
 
 
 def reusable_scores(
-    results: Results, entry: StoredSplit, eval: EvalConfig, *, force: bool, own: bool = True
+    results: Results, entry: StoredSplit, eval: EvalConfig, *, force: bool, of_recipe: bool
 ) -> SavedScores:
     """Return the part of a saved evaluation that is still valid for the new `entry`; nothing with `force`.
 
-    `own`: whether the search is that of the run's recipe, whose results are stored under the name of the split.
+    `of_recipe`: whether the search is that of the run's recipe, whose results have the name of the split.
     For a run without weights, scores by other versions of packages are valid too: their signatures name the versions.
 
     Raises DataError if the scores are damaged, unless `force` is set.
     """
     saved = SavedScores(entry.split, entry)
     try:
-        known = results.scores()
+        entries = results.scores()
     except DataError:  # raised before the work, since a damaged file cannot be extended either
         if not force:
             raise
         results.remove_scores()
-        known = {}
-    found = stored_name(known, entry.split, entry.search)
-    if not own:
-        saved.name = found or _name_of(entry.split, entry.search)
+        entries = {}
+    name = stored_name(entries, entry.split, entry.search)
+    if not of_recipe:
+        saved.name = name or _search_name(entry.split, entry.search)
     try:
-        old = None if force or found is None else SavedScores.read(results, entry.split, found)
+        old = None if force or name is None else SavedScores.read(results, entry.split, name)
     except DataError:
         old = None
     if old is None:
         return saved
-    now, then = entry.digests, old.stored.digests
-    if (old.stored.weights, then.source) == (entry.weights, now.source):
+    new_digests, old_digests = entry.digests, old.stored.digests
+    if (old.stored.weights, old_digests.source) == (entry.weights, new_digests.source):
         saved.texts = old.texts
-        _take(entry, old.stored, "decode", "unknown", "sentences", "empty_references", "warnings")
-        if then.references == now.references:
+        _copy(entry, old.stored, "decode", "unknown", "sentences", "empty_references", "warnings")
+        if old_digests.references == new_digests.references:
             packed = isinstance(results, Run) and bool(results.left_out)
-            saved.scores = old.holding(eval, versions=not packed)
+            saved.scores = old.valid_scores(eval, versions=not packed)
     return saved
 
 
@@ -204,7 +204,7 @@ def packed_row(run: Run, split: str, eval: EvalConfig, names: Sequence[str], sea
     saved = None if name is None else SavedScores.read(run, split, name)
     if saved is None:
         return None
-    saved.scores = saved.holding(eval, versions=False)
+    saved.scores = saved.valid_scores(eval, versions=False)
     unknown = () if saved.stored.decode and saved.stored.decode.chosen else CONTEXT
     known = {*map(base_metric, saved.scores), *unknown}
     return saved.row(System.of_run(run)).only(names) if {*names} <= known else None
@@ -224,14 +224,14 @@ def _packages() -> dict[str, str]:
 
 def stored_name(scores: Mapping[str, StoredSplit], split: str, search: StoredSearch) -> str | None:
     """Return the name under which results of a split by this search are stored, or None; they must have weights."""
-    for name in (split, _name_of(split, search)):
-        known = scores.get(name)
-        if known is not None and known.weights and known.search.key == search.key:
+    for name in (split, _search_name(split, search)):
+        entry = scores.get(name)
+        if entry is not None and entry.weights and entry.search.key == search.key:
             return name
     return None
 
 
-def _name_of(split: str, search: StoredSearch) -> str:
+def _search_name(split: str, search: StoredSearch) -> str:
     return f"{split}.{search.name}"
 
 
@@ -251,26 +251,25 @@ def saved_rows(run: Run) -> list[ScoreRow]:
 
     Raises MissingInputError if nothing was scored, or DataError if a saved file is damaged.
     """
-    names, usual = scored_splits(run), list(run.recipe.eval.splits)
+    splits, recipe_splits = scored_splits(run), list(run.recipe.eval.splits)
     if run.recipe.task == "question-answering":
         spec = run.recipe.contexts
-        usual = [f"{split}.{method}.{count}" for split in usual for count in spec.counts for method in spec.methods]
-    if not names:
+        recipe_splits = [f"{s}.{method}.{n}" for s in recipe_splits for n in spec.counts for method in spec.methods]
+    if not splits:
         raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}` first")
-    wanted, system, rows = expand(run.recipe.eval.metrics), System.of_run(run), []
-    for split in dict.fromkeys([*(name for name in usual if name in names), *names]):
+    metrics, system, rows = expand(run.recipe.eval.metrics), System.of_run(run), []
+    for split in dict.fromkeys([*(name for name in recipe_splits if name in splits), *splits]):
         row = saved_split(run, split).row(system)
-        rows.append(row.only(list(dict.fromkeys([*wanted, *map(base_metric, row.scores)]))))
+        rows.append(row.only(list(dict.fromkeys([*metrics, *map(base_metric, row.scores)]))))
     return rows
 
 
 def saved_split(run: Run, split: str) -> SavedScores:
     """Return the saved evaluation of a split by the recipe's search, otherwise by another; raises as `saved_rows`."""
-    search, known = StoredSearch.of(one_best(run.recipe.search)), run.scores()
-    asked = run.recipe.task == "question-answering"
-    own = None if asked else stored_name(known, split, search)
-    names = [own, split, *(name for name, one in known.items() if one.split == split)]
-    saved = SavedScores.read(run, split, next((name for name in names if name in known), None))
+    search, entries = StoredSearch.of(one_best(run.recipe.search)), run.scores()
+    recipe_name = None if run.recipe.task == "question-answering" else stored_name(entries, split, search)
+    names = [recipe_name, split, *(name for name, entry in entries.items() if entry.split == split)]
+    saved = SavedScores.read(run, split, next((name for name in names if name in entries), None))
     if saved is None:
         raise MissingInputError(f"{run.path}: {split} is not scored: run `attnkit eval {run.path}`")
     return saved
@@ -289,7 +288,7 @@ def scored_splits(run: Run) -> list[str]:
 def _tables(packed: bytes) -> dict[str, Statistics]:
     """Return the statistics [sentences, k] of each metric as float64; results files store integers."""
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        if sum(one.file_size for one in archive.infolist()) > LARGEST:
+        if sum(member.file_size for member in archive.infolist()) > LARGEST:
             raise ValueError(f"statistics of more than {LARGEST >> 20} MB")
     with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
         return {name: np.asarray(array, np.float64) for name, array in arrays.items()}

@@ -31,7 +31,7 @@ from attnkit.errors import DataError
 from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import Score, reducer
-from attnkit.scoring.student_t import degrees_of, limit, two_sided
+from attnkit.scoring.student_t import critical_value, degrees_of, two_sided
 
 SEED = 12345
 """Default seed of sacrebleu, so that the resamples are the same."""
@@ -175,35 +175,38 @@ class PairedTest:
         self.margin = settings.perplexity_margin if self.ratio else settings.margin
         self.sentences = len(scores[0].statistics)
         self.values = [np.array([score.value for score in system]) for system in systems]
-        drawn = np.concatenate(self.values)[:, None]  # not resampled: no variance over sentences
+        resamples = np.concatenate(self.values)[:, None]  # not resampled: no variance over sentences
         if self.resampled:
-            drawn = resampled_scores(scores, settings.bootstrap, seed)
-        self.drawn: list[Matrix] = np.split(  # [seeds, resamples] of each system
-            drawn, np.cumsum([len(system) for system in systems])[:-1]
-        )
+            resamples = resampled_scores(scores, settings.bootstrap, seed)
+        ends = np.cumsum([len(system) for system in systems])
+        self.resamples: list[Matrix] = np.split(resamples, ends[:-1])
+        """Scores of each system on the resamples, [seeds, resamples]."""
 
     def against(self, baseline: int) -> dict[int, Difference]:
         """Return the differences of all other systems to the baseline, by index of the system, with Holm's correction.
 
         By a metric that cannot be resampled, systems with one seed are omitted if the baseline has one seed.
         """
-        found = {
-            place: self.compare(place, baseline)
-            for place in range(len(self.values))
-            if place != baseline and (self.resampled or self.spread(place, baseline).degrees)
+        differences = {
+            index: self.compare(index, baseline)
+            for index in range(len(self.values))
+            if index != baseline and (self.resampled or self.spread(index, baseline).degrees)
         }
-        p_values = corrected([one.p for one in found.values()])
-        return {place: replace(one, p_holm=p) for (place, one), p in zip(found.items(), p_values, strict=True)}
+        p_values = corrected([difference.p for difference in differences.values()])
+        return {
+            index: replace(difference, p_holm=p)
+            for (index, difference), p in zip(differences.items(), p_values, strict=True)
+        }
 
     def compare(self, system: int, baseline: int) -> Difference:
         """Return the difference between two systems, given by index; p is not corrected."""
-        first, second = (float(self.values[place].mean()) for place in (system, baseline))
-        moved = math.log(first) - math.log(second) if self.ratio else first - second
-        low, high, p = _judged(moved, self._noise(system, baseline))
+        first, second = (float(self.values[index].mean()) for index in (system, baseline))
+        difference = math.log(first) - math.log(second) if self.ratio else first - second
+        low, high, p = _interval(difference, self._noise(system, baseline))
         bound = math.log1p(self.margin / 100) if self.ratio else self.margin
         within, percent = max(-low, high) <= bound, None
         if self.ratio:
-            percent = (_percent(moved), _percent(low), _percent(high))
+            percent = (_percent(difference), _percent(low), _percent(high))
             low, high = (second * end / 100 for end in percent[1:])
         return Difference(
             first - second,
@@ -217,22 +220,22 @@ class PairedTest:
             self.better,
             self.spread(system, baseline).degrees,
             percent,
-            self._seeds_needed(moved, system, baseline) if p >= LEVEL else None,
+            self._seeds_needed(difference, system, baseline) if p >= LEVEL else None,
         )
 
-    def _seeds_needed(self, moved: float, *systems: int) -> int | None:
-        if not self.spread(*systems).degrees or not math.isfinite(moved):
+    def _seeds_needed(self, difference: float, *systems: int) -> int | None:
+        if not self.spread(*systems).degrees or not math.isfinite(difference):
             return None
         if not self._noise(*systems).degrees:  # one sentence: the variance stays unknown with any number of seeds
             return None
 
-        def shown(seeds: int) -> bool:
+        def significant(seeds: int) -> bool:
             noise = self._noise(*systems, seeds=seeds)
-            return abs(moved) >= noise.error * (limit(LEVEL, noise.degrees) + POWER)
+            return abs(difference) >= noise.error * (critical_value(LEVEL, noise.degrees) + POWER)
 
         counts = range(2, MOST_SEEDS + 1)
-        place = bisect_left(counts, True, key=shown)
-        return counts[place] if place < len(counts) else None
+        index = bisect_left(counts, True, key=significant)
+        return counts[index] if index < len(counts) else None
 
     def interval(self, system: int) -> tuple[float, float, float]:
         """Return the mean over the seeds of one system, and its 95 % interval over sentences and seeds.
@@ -241,56 +244,57 @@ class PairedTest:
         """
         value = float(self._scaled(self.values[system]).mean())
         known = self.resampled or len(self.values[system]) > 1
-        low, high, _ = _judged(value, self._noise(system) if known else _Noise(0.0, 0))
-        ends = (value, low, high)
-        value, low, high = (math.exp(end) for end in ends) if self.ratio else ends
-        return value, low, high
+        low, high, _ = _interval(value, self._noise(system) if known else _Noise(0.0, 0))
+        return (math.exp(value), math.exp(low), math.exp(high)) if self.ratio else (value, low, high)
 
     def spread(self, *systems: int) -> SeedSpread:
         """Return the variance over seeds, pooled over the systems by degrees of freedom."""
-        squares, shared, degrees = 0.0, 0.0, 0
-        for place in systems:
-            scores, resampled = self._scaled(self.values[place]), self._scaled(self.drawn[place])
-            noise = resampled - resampled.mean(1, keepdims=True)  # [seeds, resamples]
+        squares, interaction, degrees = 0.0, 0.0, 0
+        for index in systems:
+            scores, resamples = self._scaled(self.values[index]), self._scaled(self.resamples[index])
+            noise = resamples - resamples.mean(1, keepdims=True)  # [seeds, resamples]
             squares += float(((scores - scores.mean()) ** 2).sum())
-            shared += float(((noise - noise.mean(0)) ** 2).sum(0).mean())
+            interaction += float(((noise - noise.mean(0)) ** 2).sum(0).mean())
             degrees += len(scores) - 1
-        return SeedSpread(squares / degrees, shared / degrees, degrees) if degrees else SeedSpread()
+        return SeedSpread(squares / degrees, interaction / degrees, degrees) if degrees else SeedSpread()
 
     def _noise(self, system: int, *baseline: int, seeds: int | None = None) -> _Noise:
         """Return the noise of a score, or of its difference to a baseline, with `seeds` (default: the actual) each."""
         systems = (system, *baseline)
         spread = self.spread(*systems)
-        gaps = self._scaled(self.drawn[system].mean(0))
-        for place in baseline:
-            gaps = gaps - self._scaled(self.drawn[place].mean(0))
+        differences = self._scaled(self.resamples[system].mean(0))
+        for index in baseline:
+            differences = differences - self._scaled(self.resamples[index].mean(0))
         if self.sentences == 1 and self.resampled:  # the variance over sentences is unknown
             return _Noise(0.0, 0)
-        others = max(self.sentences - 1, 1)
-        of_sentences = float(gaps.var()) * self.sentences / others
+        sentence_degrees = max(self.sentences - 1, 1)
+        of_sentences = float(differences.var()) * self.sentences / sentence_degrees
         if not spread.degrees:
-            return _Noise(math.sqrt(of_sentences), others)
-        share = sum(1 / len(self.values[place]) for place in systems)
-        alone = max(0.0, of_sentences - share * spread.interaction)
-        free = spread.degrees
+            return _Noise(math.sqrt(of_sentences), sentence_degrees)
+        share = sum(1 / len(self.values[index]) for index in systems)
+        # V(sentences) - V(both)
+        sentences_alone = max(0.0, of_sentences - share * spread.interaction)
+        seed_degrees = spread.degrees
         if seeds is not None:
-            share, free = len(systems) / seeds, len(systems) * (seeds - 1)
+            share, seed_degrees = len(systems) / seeds, len(systems) * (seeds - 1)
         of_seeds = share * spread.variance
-        total = of_seeds + alone
+        total = of_seeds + sentences_alone
         weight = of_seeds / total if total else 0.0
         # Student's critical value with these degrees of freedom is that of Cochran and Cox at 95 %
-        mixed = weight * limit(LEVEL, free) + (1 - weight) * limit(LEVEL, others)
-        return _Noise(math.sqrt(total), degrees_of(mixed, LEVEL, *sorted((free, others))))
+        critical = weight * critical_value(LEVEL, seed_degrees)
+        critical += (1 - weight) * critical_value(LEVEL, sentence_degrees)
+        degrees = degrees_of(critical, LEVEL, *sorted((seed_degrees, sentence_degrees)))
+        return _Noise(math.sqrt(total), degrees)
 
     def _scaled(self, scores: np.ndarray) -> np.ndarray:
         return np.log(scores) if self.ratio else scores
 
 
-def _judged(value: float, noise: _Noise) -> tuple[float, float, float]:
+def _interval(value: float, noise: _Noise) -> tuple[float, float, float]:
     """Return the ends of the 95 % interval, and p."""
     if not noise.degrees or not math.isfinite(value + noise.error):
         return -math.inf, math.inf, 1.0
-    half = noise.error * limit(LEVEL, noise.degrees)
+    half = noise.error * critical_value(LEVEL, noise.degrees)
     if noise.error < ROUNDING:
         return value - half, value + half, float(abs(value) < ROUNDING)
     return value - half, value + half, two_sided(value / noise.error, noise.degrees)
@@ -336,16 +340,16 @@ def resampled_scores(scores: Sequence[Score], resamples: int, seed: int = SEED) 
     Sentences are drawn with replacement, as by sacrebleu's test with the same seed. A resample is a vector of counts,
     so its sums of statistics are one matrix product: no [resamples, sentences, k] array is made.
     """
-    value, generator = reducer(scores[0].metric), np.random.default_rng(seed)
+    reduce, generator = reducer(scores[0].metric), np.random.default_rng(seed)
     sentences = len(scores[0].statistics)
     block = max(1, CELLS // sentences)
     out: list[list[float]] = [[] for _ in scores]
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        drawn = generator.integers(0, sentences, size=(rows, sentences))
-        drawn += sentences * np.arange(rows)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * sentences)
+        indices = generator.integers(0, sentences, size=(rows, sentences))
+        indices += sentences * np.arange(rows)[:, None]
+        counts = np.bincount(indices.ravel(), minlength=rows * sentences)
         weights = counts.reshape(rows, sentences).astype(np.float64)
-        for found, score in zip(out, scores, strict=True):
-            found += map(value, (weights @ score.statistics).tolist())
+        for values, score in zip(out, scores, strict=True):
+            values += map(reduce, (weights @ score.statistics).tolist())
     return np.array(out)

@@ -29,7 +29,7 @@ def two_sided(t: float, degrees: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def limit(p: float, degrees: float) -> float:
+def critical_value(p: float, degrees: float) -> float:
     """Return the critical value: the t > 0 with `two_sided(t, degrees) == p`.
 
     Newton's method starts from the normal critical value, which is smaller: the probability is convex in t.
@@ -49,11 +49,11 @@ def limit(p: float, degrees: float) -> float:
 @lru_cache(maxsize=4096)
 def degrees_of(t: float, p: float, low: float, high: float) -> float:
     """Return the degrees of freedom in [low, high] with `two_sided(t, degrees) == p`, by bisection of 1 / degrees."""
-    few, many = 1 / low, 1 / high
+    start, end = 1 / low, 1 / high
     for _ in range(30):
-        middle = (few + many) / 2
-        few, many = (few, middle) if two_sided(t, 1 / middle) < p else (middle, many)
-    return 1 / many
+        middle = (start + end) / 2
+        start, end = (start, middle) if two_sided(t, 1 / middle) < p else (middle, end)
+    return 1 / end
 
 
 def _fraction(a: float, b: float, x: float) -> float:

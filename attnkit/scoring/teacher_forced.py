@@ -61,14 +61,14 @@ def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     if isinstance(encoded.target, MarkedTargets):
         answers, counts = np.unique(encoded.target.ids[encoded.target.ids != PAD], return_counts=True)
         shares[answers] = 1 / (len(answers) * counts)
-    for place, targets, hidden in hidden_states(model, encoded, group.rank(), group.world_size()):
+    for rows, targets, hidden in hidden_states(model, encoded, group.rank(), group.world_size()):
         nll, correct, confidence = _predictions(model.output, hidden, targets)
         share = shares[targets.cpu().numpy()]
-        for column, values in enumerate((nll, correct, np.ones(len(place)), correct * share, share)):
-            out[:, column] += np.bincount(place, values, minlength=len(out))
+        for column, values in enumerate((nll, correct, np.ones(len(rows)), correct * share, share)):
+            out[:, column] += np.bincount(rows, values, minlength=len(out))
         interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: `teacher_forced` raises
         interval = np.minimum(interval, CONFIDENCE_BINS - 1)
-        np.add.at(out, (place, 5 + interval), confidence - correct)
+        np.add.at(out, (rows, 5 + interval), confidence - correct)
     return out
 
 
@@ -159,10 +159,10 @@ def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, max_length: int, *, s
         blocks = Blocks(np.array([i for ids in target if ids for i in (*ids, EOS)], dtype=np.uint32), max_length)
         return Encoded(None, blocks, counts, "", Path())
     source = tokenizer.source.encode([row.source for row in rows])
-    room = max_length - 1
-    counts.truncated = sum(max(len(s), len(t)) > room for s, t in zip(source, target, strict=True))
-    sources = _ragged([[*ids[:room], EOS] for ids in source])
-    targets = _ragged([ids[:room] for ids in target])
+    max_tokens = max_length - 1  # without EOS
+    counts.truncated = sum(max(len(s), len(t)) > max_tokens for s, t in zip(source, target, strict=True))
+    sources = _ragged([[*ids[:max_tokens], EOS] for ids in source])
+    targets = _ragged([ids[:max_tokens] for ids in target])
     if isinstance(tokenizer.target, LabelVocabulary):
         targets = LabelRows(targets)
     return Encoded(sources, targets, counts, "", Path())
@@ -177,14 +177,14 @@ def _predictions(
     output: nn.Linear | LogProbabilities, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
 ) -> tuple[NDArray[np.float64], ...]:
     """Return nll, correctness and confidence of each token; logits are computed in chunks."""
-    found, size = [], max(1, LOGITS_AT_ONCE // output.out_features)
+    chunks, size = [], max(1, LOGITS_AT_ONCE // output.out_features)
     for h, y in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
         logits = output(h).float()
-        chosen = logits.gather(1, y[:, None])[:, 0]
-        total, highest = logits.logsumexp(-1).double(), logits.amax(-1)
-        confidence = (highest.double() - total).exp()
-        found.append(torch.stack((total - chosen.double(), chosen >= highest, confidence)))
-    return tuple(torch.cat(found, 1).cpu().numpy())
+        target_logits = logits.gather(1, y[:, None])[:, 0]
+        normalizer, highest = logits.logsumexp(-1).double(), logits.amax(-1)
+        confidence = (highest.double() - normalizer).exp()
+        chunks.append(torch.stack((normalizer - target_logits.double(), target_logits >= highest, confidence)))
+    return tuple(torch.cat(chunks, 1).cpu().numpy())
 
 
 @torch.inference_mode()
@@ -206,14 +206,14 @@ def total_variation(model: Model, tokenizer: Tokenizer, rows: Sequence[Row], rec
         (ids[word],) = tokenizer.target.encode([word])[0]
         words[ids[word]] = word
     out = np.zeros((len(encoded), 2))
-    for rows_of_tokens, targets, hidden in hidden_states(model, encoded):
-        found = model.output(hidden).double().softmax(-1).cpu().numpy()  # [tokens, vocabulary]
-        for row in np.unique(rows_of_tokens):
-            own = rows_of_tokens == row
-            text, p = [words[i] for i in targets.numpy(force=True)[own].tolist()], found[own]
+    for token_rows, targets, hidden in hidden_states(model, encoded):
+        probabilities = model.output(hidden).double().softmax(-1).cpu().numpy()  # [tokens, vocabulary]
+        for row in np.unique(token_rows):
+            mask = token_rows == row
+            text, p = [words[i] for i in targets.numpy(force=True)[mask].tolist()], probabilities[mask]
             q = np.zeros_like(p)
-            for place in range(len(text)):
-                shares = source.next_tokens(text[:place], block)
-                q[place, [ids[word] for word in shares]] = list(shares.values())
+            for t in range(len(text)):
+                shares = source.next_tokens(text[:t], block)
+                q[t, [ids[word] for word in shares]] = list(shares.values())
             out[row] = np.abs(p - q).sum() / 2, len(text)
     return Score.of("total-variation", out, f"nrefs:1|unit:token|blocks:{block}|version:attnkit-{__version__}")

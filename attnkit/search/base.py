@@ -20,10 +20,10 @@ SHORT_LIST = 64
 """torch.topk on a CPU is fast if a row has at least SHORT_LIST * k elements; folded rows keep that many."""
 LOGITS_AT_ONCE = {"cpu": 2**20}
 """Maximum number of logits computed at a time, by device type (default: all): a small chunk stays in the cache."""
-FEW = 16
-"""Number of rows below which torch.max finds their maxima faster than `top`."""
-LOWEST_FOLD, HIGHEST_FOLD = 3, 8
-"""Minimum and maximum number of lines into which `highest` folds a row."""
+MIN_TOPK_ROWS = 16
+"""Number of rows below which torch.max finds their maxima faster than `topk`."""
+MIN_FOLD, MAX_FOLD = 3, 8
+"""Minimum and maximum number of lines into which `fast_topk` folds a row."""
 
 
 class Projection(Protocol):
@@ -64,7 +64,7 @@ class Hypothesis(NamedTuple):
     """False: ended without EOS, at max_length or because the constraints banned every token."""
 
 
-def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
+def max_output_length(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
     """Return max_length limited by the model's positions. Raises DataError if a decoder's source leaves none."""
     if model.limit is None:
         return max_length
@@ -87,9 +87,9 @@ def predict(model: Predictor, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R 
     """Return the log-probabilities of the next token in a new tensor."""
     logits = model.output(hidden)
     # sums over many tokens in half precision would lose the order of close hypotheses
-    wide = logits.to(score_type(logits))
+    logits = logits.to(score_type(logits))
     # in place on a CPU, which reads each row before it writes it: a second [R, V] matrix costs more time
-    return torch.log_softmax(wide, -1, out=wide if wide.device.type == "cpu" else None)
+    return torch.log_softmax(logits, -1, out=logits if logits.device.type == "cpu" else None)
 
 
 def score_type(like: Tensor) -> torch.dtype:
@@ -97,88 +97,88 @@ def score_type(like: Tensor) -> torch.dtype:
     return torch.float32 if like.element_size() < 4 else like.dtype
 
 
-def top(
-    scores: Float[Tensor, "R V"], k: int, exact: bool, before: Float[Tensor, "b W"] | None = None
+def topk(
+    scores: Float[Tensor, "R V"], k: int, exact: bool, offsets: Float[Tensor, "b W"] | None = None
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
     """Return the k highest scores of each row in descending order, their indices, and whether ties remain.
 
-    With `before` the W rows of a sentence are searched as one row, after `before` is added to each; an index is then
+    With `offsets` the W rows of a sentence are searched as one row, after an offset is added to each; an index is then
     row * V + token. With `exact`, equal scores are in order of index. Otherwise their order depends on the device, and
     the caller repeats the call with `exact` if ties remain: all other steps avoid a second wait for the device.
     """
-    rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
-    values, places = highest(rows, before, min(k + 1, rows[0].numel()))  # one more shows ties
+    rows = torch.unflatten(scores, 0, (-1, 1) if offsets is None else offsets.shape)  # [b, W, V]
+    values, indices = fast_topk(rows, offsets, min(k + 1, rows[0].numel()))  # one more shows ties
     ties = (values.diff() == 0).any()  # neighbours of -inf differ by NaN
     if exact and ties:
-        values, places = in_order(rows, before, values, places, k)
+        values, indices = sort_ties(rows, offsets, values, indices, k)
         ties = torch.zeros_like(ties)
-    return values[:, :k], places[:, :k], ties
+    return values[:, :k], indices[:, :k], ties
 
 
-def best(scores: Float[Tensor, "R V"]) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
+def row_max(scores: Float[Tensor, "R V"]) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
     """Return the maximum of each row and its index, the lowest index of equal scores (unless all are -inf)."""
-    if scores.device.type == "cpu" and len(scores) >= FEW:
-        return top(scores, 1, exact=True)[:2]
-    value, place = scores.max(1, keepdim=True)
-    return value, place
+    if scores.device.type == "cpu" and len(scores) >= MIN_TOPK_ROWS:
+        return topk(scores, 1, exact=True)[:2]
+    value, index = scores.max(1, keepdim=True)
+    return value, index
 
 
-def in_order(
+def sort_ties(
     scores: Float[Tensor, "b W V"],
-    before: Float[Tensor, "b W"] | None,
+    offsets: Float[Tensor, "b W"] | None,
     values: Float[Tensor, "b n"],
-    places: Int[Tensor, "b n"],
+    indices: Int[Tensor, "b n"],
     k: int,
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """Return the k highest of the n scores that `highest` found, equal scores in order of index."""
-    places, order = places.sort(dim=1)
+    """Return the k highest of the n scores that `fast_topk` found, equal scores in order of index."""
+    indices, order = indices.sort(dim=1)
     values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-    places, last = places.gather(1, order), values[:, -1]
-    # if the k-th score equals the n-th, `highest` may have left out equal scores of lower index: sort the whole row
+    indices, last = indices.gather(1, order), values[:, -1]
+    # if the k-th score equals the n-th, `fast_topk` may have left out equal scores of lower index: sort the whole row
     cut = (values[:, min(k, values.shape[1]) - 1] == last) & (last > -math.inf)
     complete = values.shape[1] == scores[0].numel()  # nothing was left out
-    if not complete and len(unsure := cut.nonzero().squeeze(1)):
-        whole = plus(scores[unsure], None if before is None else before[unsure]).flatten(1)
+    if not complete and len(cut_rows := cut.nonzero().squeeze(1)):
+        whole = add_offsets(scores[cut_rows], None if offsets is None else offsets[cut_rows]).flatten(1)
         exact = whole.sort(dim=1, descending=True, stable=True)
-        values[unsure, :k], places[unsure, :k] = (one[:, :k] for one in exact)
-    return values[:, :k], places[:, :k]
+        values[cut_rows, :k], indices[cut_rows, :k] = exact.values[:, :k], exact.indices[:, :k]
+    return values[:, :k], indices[:, :k]
 
 
-def plus(scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None) -> Tensor:
-    """Return the scores plus the `before` of each row."""
-    return scores if before is None else scores + before.unsqueeze(2)
+def add_offsets(scores: Float[Tensor, "b W V"], offsets: Float[Tensor, "b W"] | None) -> Tensor:
+    """Add the offset of each row to its scores."""
+    return scores if offsets is None else scores + offsets.unsqueeze(2)
 
 
-def highest(
-    scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None, k: int
+def fast_topk(
+    scores: Float[Tensor, "b W V"], offsets: Float[Tensor, "b W"] | None, k: int
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
     """Return torch.topk of each sentence; on a CPU in two stages if rows are long.
 
     Once a row is folded into a matrix, its k highest scores lie in the k columns with the highest maxima.
     """
     length = scores.shape[2]  # V
-    height = min(HIGHEST_FOLD, scores.shape[1] * length // (SHORT_LIST * k))
-    if scores.device.type != "cpu" or height < LOWEST_FOLD:
-        values, places = plus(scores, before).flatten(1).topk(k)
-        return values, places
+    height = min(MAX_FOLD, scores.shape[1] * length // (SHORT_LIST * k))
+    if scores.device.type != "cpu" or height < MIN_FOLD:
+        values, indices = add_offsets(scores, offsets).flatten(1).topk(k)
+        return values, indices
     width = length // height
     # [b, W, height, width]: column c holds the tokens c, c + width, c + 2 width, ...
     folded = torch.unflatten(scores[..., : height * width], 2, (height, width))
-    columns = plus(folded.amax(2), before).flatten(1).topk(k).indices
-    inside, rest = fold_places(height, width, length, scores.shape[1])
+    columns = add_offsets(folded.amax(2), offsets).flatten(1).topk(k).indices
+    line_starts, rest = fold_indices(height, width, length, scores.shape[1])
     first = torch.add(columns, columns // width, alpha=length - width)  # row x V + column
-    places = (inside + first[:, None]).flatten(1)  # [b, height k]
+    indices = (line_starts + first[:, None]).flatten(1)  # [b, height k]
     if len(rest):
-        places = torch.cat((places, rest.expand(len(scores), -1)), 1)
-    values = scores.flatten(1).gather(1, places)
-    if before is not None:
-        values += before.gather(1, places // length)  # `before` of each index's row
+        indices = torch.cat((indices, rest.expand(len(scores), -1)), 1)
+    values = scores.flatten(1).gather(1, indices)
+    if offsets is not None:
+        values += offsets.gather(1, indices // length)
     values, order = values.topk(k)
-    return values, places.gather(1, order)
+    return values, indices.gather(1, order)
 
 
 @cache
-def fold_places(height: int, width: int, length: int, rows: int) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
+def fold_indices(height: int, width: int, length: int, rows: int) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
     """Return the offset of each line of a folded row, and the indices of all rows that are in no line."""
     starts = torch.arange(rows)[:, None] * length
     rest = starts + torch.arange(height * width, length)  # fewer than `height` per row
@@ -199,24 +199,24 @@ def compact_batch(model: Predictor, done: Sequence[bool]) -> list[int] | None:
     On a CPU, where matrix products are compiled for each size, the batch shrinks to multiples of `bucket_size` only:
     finished sentences fill it up, and their further tokens are ignored.
     """
-    going = [sentence for sentence, ended in enumerate(done) if not ended]
+    unfinished = [row for row, ended in enumerate(done) if not ended]
     compiled = isinstance(model, Model | FastDecoder) and model.output.weight.device.type == "cpu"
-    size = len(going) + (-len(going) % bucket_size(len(going)) if compiled else 0)
+    size = len(unfinished) + (-len(unfinished) % bucket_size(len(unfinished)) if compiled else 0)
     if size >= len(done):
         return None
-    others = (sentence for sentence, ended in enumerate(done) if ended)
-    kept = {*going, *islice(others, size - len(going))}
+    finished = (row for row, ended in enumerate(done) if ended)
+    kept = {*unfinished, *islice(finished, size - len(unfinished))}
     # sentences from the end move into the rows of sentences that leave, so that few states are copied
-    late = iter(sorted(sentence for sentence in kept if sentence >= size))
-    return [place if place in kept else next(late) for place in range(size)]
+    moved = iter(sorted(row for row in kept if row >= size))
+    return [row if row in kept else next(moved) for row in range(size)]
 
 
-def normalised(logprob: float, length: int, length_penalty: float) -> float:
+def normalized_score(logprob: float, length: int, length_penalty: float) -> float:
     """Return the score of a hypothesis of `length` tokens, EOS included."""
     return logprob / float(max(length, 1) ** length_penalty)
 
 
-def refuse_nan(lines: Sequence[int]) -> None:
+def raise_nan(lines: Sequence[int]) -> None:
     """Raise NotFiniteError for a batch of lines (0-based) in which the model returned NaN."""
     raise NotFiniteError(
         f"the model answers NaN in the batch of lines {min(lines) + 1} to {max(lines) + 1}: "
@@ -237,9 +237,10 @@ def constrain(
     if spec.no_repeat_ngram and prefix is not None and prefix.shape[1] >= spec.no_repeat_ngram:
         ban_repeats(scores, prefix, spec.no_repeat_ngram)
     if produced < spec.min_length:
-        end = scores[:, EOS].clone()
+        eos_scores = scores[:, EOS].clone()
         scores[:, EOS] = -math.inf
-        scores[:, EOS] = end.masked_fill(scores.amax(1) > -math.inf, -math.inf)  # kept if no other token is left
+        # kept if no other token is left
+        scores[:, EOS] = eos_scores.masked_fill(scores.amax(1) > -math.inf, -math.inf)
 
 
 def next_scores(
@@ -255,8 +256,8 @@ def next_scores(
     Each slice but the last has `group` times a power of two rows, so that matrix products have few sizes.
     """
     size = len(hidden)
-    if most := LOGITS_AT_ONCE.get(hidden.device.type):
-        groups = max(1, most // (group * model.output.out_features))
+    if max_logits := LOGITS_AT_ONCE.get(hidden.device.type):
+        groups = max(1, max_logits // (group * model.output.out_features))
         size = group << groups.bit_length() - 1
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)

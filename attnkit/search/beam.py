@@ -41,10 +41,10 @@ class FinishedHypotheses(NamedTuple):
     """Number of finished hypotheses, including those outside the n best."""
 
     @classmethod
-    def none(cls, sentences: int, places: int, like: Tensor) -> Self:
+    def empty(cls, sentences: int, n_best: int, like: Tensor) -> Self:
         """Return empty n-best lists."""
-        score, logprob = like.new_full((2, sentences, places), -math.inf)
-        length, beam = torch.zeros((2, sentences, places), dtype=torch.long, device=like.device)
+        score, logprob = like.new_full((2, sentences, n_best), -math.inf)
+        length, beam = torch.zeros((2, sentences, n_best), dtype=torch.long, device=like.device)
         return cls(score, logprob, length, beam, length.new_zeros(sentences))
 
     def add(
@@ -56,66 +56,66 @@ class FinishedHypotheses(NamedTuple):
         length_penalty: float,
     ) -> Self:
         """Return the n best including the candidates selected by `ends`; of equal scores the earlier comes first."""
-        fresh = (logprob / length**length_penalty).masked_fill(~ends, -math.inf)
-        places = self.score.shape[1]
-        score, order = torch.cat((self.score, fresh), 1).sort(dim=1, descending=True, stable=True)
-        order = order[:, :places]
+        new_score = (logprob / length**length_penalty).masked_fill(~ends, -math.inf)
+        n_best = self.score.shape[1]
+        score, order = torch.cat((self.score, new_score), 1).sort(dim=1, descending=True, stable=True)
+        order = order[:, :n_best]
         lengths = torch.full_like(beam, length)
         return type(self)(
-            score[:, :places],
+            score[:, :n_best],
             torch.cat((self.logprob, logprob), 1).gather(1, order),
             torch.cat((self.length, lengths), 1).gather(1, order),
             torch.cat((self.beam, beam), 1).gather(1, order),
             self.ended + ends.sum(1),
         )
 
-    def take(self, stay: Int[Tensor, " n"]) -> Self:
-        """Return the rows of the sentences that stay."""
-        return type(self)(*(field.index_select(0, stay) for field in self))
+    def select(self, rows: Int[Tensor, " n"]) -> Self:
+        """Return the lists of these rows."""
+        return type(self)(*(field.index_select(0, rows) for field in self))
 
 
 class Trellis:
     """Live hypotheses of a batch as a trellis of tokens and parent beams, and the finished hypotheses."""
 
-    def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
-        self.spec, self.longest = spec, longest
+    def __init__(self, sentences: int, spec: SearchConfig, max_length: int, like: Tensor) -> None:
+        self.spec, self.max_length = spec, max_length
         self.steps: list[tuple[Int[Tensor, " b"], Int[Tensor, "b K"]]] = []
         """For each step the sentences in the batch, and the indices (see `candidates`) of their hypotheses."""
-        self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
+        self.finished = FinishedHypotheses.empty(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
-    def close(self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]) -> None:
+    def store(self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]) -> None:
         """Store the finished and the live hypotheses of the sentences `active`."""
         for whole, part in zip((*self.finished, self.live), (*finished, live), strict=True):
             whole[active] = part
 
     def hypotheses(self, size: int) -> list[list[Hypothesis]]:
         """Return the n best of each sentence: finished, then live hypotheses, both best first; `size` is V."""
-        done, places = self.finished, self.spec.n_best
-        beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
-        cut = self.longest * (self.live > -math.inf).long()  # lengths of live hypotheses, which have no EOS
-        length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()  # without EOS
+        finished, n_best = self.finished, self.spec.n_best
+        live_beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
+        live_lengths = self.max_length * (self.live > -math.inf).long()  # live hypotheses have no EOS
+        length = torch.cat(((finished.length - 1).clamp_min(0), live_lengths), 1).tolist()  # without EOS
         # backtrack from the beam of the last token to the first token
         shape = (len(self.steps), *self.live.shape)
-        places_of = torch.zeros(shape, dtype=torch.long, device=self.live.device)
-        for step, (active, place) in enumerate(self.steps):
-            places_of[step, active] = place
-        parents, token_table = np.divmod(places_of.cpu().numpy(), size)  # [steps, B, K]
-        lengths, at = np.asarray(length), torch.cat((done.beam, beams), 1).cpu().numpy()  # [B, n]
-        sentence = np.arange(len(at))[:, None]
-        ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)  # [B, n, longest]
+        index_table = torch.zeros(shape, dtype=torch.long, device=self.live.device)
+        for step, (active, index) in enumerate(self.steps):
+            index_table[step, active] = index
+        parent_table, token_table = np.divmod(index_table.cpu().numpy(), size)  # [steps, B, K]
+        lengths, beam = np.asarray(length), torch.cat((finished.beam, live_beams), 1).cpu().numpy()  # [B, n]
+        sentence = np.arange(len(beam))[:, None]
+        ids = np.zeros((*beam.shape, int(lengths.max(initial=0))), np.int64)  # [B, n, maximum length]
         for step in reversed(range(ids.shape[2])):
             inside = step < lengths
-            ids[..., step] = np.where(inside, token_table[step, sentence, at], 0)
-            at = np.where(inside, parents[step, sentence, at], at)
-        cut_score = self.live / self.longest**self.spec.length_penalty
-        score = torch.cat((done.score, cut_score), 1).tolist()
-        logprob = torch.cat((done.logprob, self.live), 1).tolist()
+            ids[..., step] = np.where(inside, token_table[step, sentence, beam], 0)
+            beam = np.where(inside, parent_table[step, sentence, beam], beam)
+        live_score = self.live / self.max_length**self.spec.length_penalty
+        score = torch.cat((finished.score, live_score), 1).tolist()
+        logprob = torch.cat((finished.logprob, self.live), 1).tolist()
         answers = []
         for row, values in enumerate(score):
-            best = [n for n, value in enumerate(values) if value > -math.inf][:places]
-            found = {n: ids[row, n, : length[row][n]].tolist() for n in best}
-            answers.append([Hypothesis(found[n], values[n], logprob[row][n], n < places) for n in best])
+            best = [n for n, value in enumerate(values) if value > -math.inf][:n_best]
+            tokens = {n: ids[row, n, : length[row][n]].tolist() for n in best}
+            answers.append([Hypothesis(tokens[n], values[n], logprob[row][n], n < n_best) for n in best])
         return answers
 
 
@@ -130,53 +130,53 @@ def candidates(
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
     """Return the 2 * beam best continuations of each sentence's W hypotheses.
 
-    Returns log-probabilities, indices (parent beam * V + token), and whether ties remain, as `base.top`. On a CPU,
+    Returns log-probabilities, indices (parent beam * V + token), and whether ties remain, as `base.topk`. On a CPU,
     where `exact` needs no wait for the device, equal scores are always in order of index.
     """
     exact = exact or hidden.device.type == "cpu"
     width, beams, parts = 2 * spec.beam, live.shape[1], []
     for rows, scores in base.next_scores(model, hidden, spec, produced, prefix, beams):
-        parts.append(base.top(scores, width, exact, live.reshape(-1)[rows].view(-1, beams)))
-    logprobs, places, ties = zip(*parts, strict=True)
-    (logprob, place), tied = parts[0][:2], ties[0]
+        parts.append(base.topk(scores, width, exact, live.reshape(-1)[rows].view(-1, beams)))
+    logprobs, indices, ties = zip(*parts, strict=True)
+    logprob, index, tied = parts[0]
     if len(parts) > 1:
-        logprob, place, tied = torch.cat(logprobs), torch.cat(places), torch.stack(ties).any()
+        logprob, index, tied = torch.cat(logprobs), torch.cat(indices), torch.stack(ties).any()
     if logprob.shape[1] < width:  # the vocabulary is smaller than the candidate list
-        spare = (0, width - logprob.shape[1])
-        logprob, place = F.pad(logprob, spare, value=-math.inf), F.pad(place, spare, value=EOS)
-    return logprob, place, tied
+        padding = (0, width - logprob.shape[1])
+        logprob, index = F.pad(logprob, padding, value=-math.inf), F.pad(index, padding, value=EOS)
+    return logprob, index, tied
 
 
-def decide(
+def split_candidates(
     best: tuple[Tensor, Tensor, Tensor],
     size: int,
     finished: FinishedHypotheses,
     length: int,
-    longest: int,
+    max_length: int,
     spec: SearchConfig,
 ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"], FinishedHypotheses, Bool[Tensor, " n"]]:
-    """Split the best `candidates` of token number `length` (maximum `longest`) into live and finished hypotheses.
+    """Split the best `candidates` of token number `length` (of `max_length`) into live and finished hypotheses.
 
     Returns the log-probabilities and indices of live hypotheses, the finished hypotheses, and a status for the host:
     whether ties remain, whether there is a NaN, and which sentences are done (omitted if no hypothesis has ended).
     `size` is V. The arguments are not modified.
     """
-    beams, (logprob, place, tied) = spec.beam, best
-    stops = place % size == EOS
+    beams, (logprob, index, tied) = spec.beam, best
+    stops = index % size == EOS
     if nothing_ends(stops, logprob, finished):
         status = torch.stack((tied, torch.zeros_like(tied)))  # nothing here is NaN
-        return logprob[:, :beams], place[:, :beams], finished, status
+        return logprob[:, :beams], index[:, :beams], finished, status
     ends = (stops & (logprob > -math.inf))[:, :beams]
-    finished = finished.add(ends, logprob[:, :beams], place[:, :beams] // size, length, spec.length_penalty)
+    finished = finished.add(ends, logprob[:, :beams], index[:, :beams] // size, length, spec.length_penalty)
     # a stable sort of the flags brings the unfinished candidates to the front, in order
-    going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
-    live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
+    order = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
+    live = logprob.gather(1, order).masked_fill(stops.gather(1, order), -math.inf)
     # upper bound on the score of live hypotheses: log-probabilities only fall
-    bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
+    bound = live[:, 0] / (max_length if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
     status = torch.cat((torch.stack((tied, live.isnan().any())), done))
     live = live.masked_fill(done[:, None], -math.inf)  # nothing more enters their n-best lists
-    return live, place.gather(1, going), finished, status
+    return live, index.gather(1, order), finished, status
 
 
 def nothing_ends(stops: Bool[Tensor, "b k"], logprob: Float[Tensor, "b k"], finished: FinishedHypotheses) -> bool:
@@ -187,7 +187,12 @@ def nothing_ends(stops: Bool[Tensor, "b k"], logprob: Float[Tensor, "b k"], fini
 
 
 def beam_search(
-    model: base.Predictor, state: Any, ids: Int[Tensor, "B 1"], spec: SearchConfig, longest: int, lines: Sequence[int]
+    model: base.Predictor,
+    state: Any,
+    ids: Int[Tensor, "B 1"],
+    spec: SearchConfig,
+    max_length: int,
+    lines: Sequence[int],
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, best first.
 
@@ -195,7 +200,7 @@ def beam_search(
         state: state that `model.start` returned for B sentences.
         ids: the token before each output.
         spec: `beam`, `n_best` (at most `beam`), `length_penalty` and the constraints.
-        longest: maximum number of tokens, EOS included.
+        max_length: maximum number of tokens, EOS included.
         lines: number of each sentence, for messages.
 
     Raises DataError if the model returns NaN.
@@ -204,33 +209,35 @@ def beam_search(
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
     hidden, state = base.advance(model, ids, state)
     live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))  # one hypothesis each at first
-    trellis = Trellis(len(ids), spec, longest, live)
-    finished = trellis.finished.take(active)
-    first, size = active[:, None], model.output.out_features  # first row of each sentence; V
-    for step in range(longest):
+    trellis = Trellis(len(ids), spec, max_length, live)
+    finished = trellis.finished.select(active)
+    first_row, size = active[:, None], model.output.out_features  # first row of each sentence; V
+    for step in range(max_length):
         for exact in (False, True):  # repeated if ties remain
             best = candidates(model, hidden, live, spec, step, prefix, exact)
-            decided = decide(best, size, finished, step + 1, longest, spec)
-            tied, nan, *done = decided[3].tolist()  # waits for the device
+            next_live, index, next_finished, status = split_candidates(
+                best, size, finished, step + 1, max_length, spec
+            )
+            tied, nan, *done = status.tolist()  # waits for the device
             if nan:
-                base.refuse_nan(lines)
+                base.raise_nan(lines)
             if not tied:
                 break
-        live, place, finished, _ = decided
-        trellis.steps.append((active, place))
-        rows, stay = first + place // size, None  # parent row of each hypothesis
-        if step + 1 == longest or (done and all(done)):
-            trellis.close(active, finished, live)
+        live, finished = next_live, next_finished
+        trellis.steps.append((active, index))
+        rows, kept_rows = first_row + index // size, None  # parent row of each hypothesis
+        if step + 1 == max_length or (done and all(done)):
+            trellis.store(active, finished, live)
             break
         if any(done) and (kept := base.compact_batch(model, done)):
-            trellis.close(active, finished, live)
-            stay = torch.tensor(kept, device=ids.device)
-            active, live, rows, place = (x.index_select(0, stay) for x in (active, live, rows, place))
-            finished = finished.take(stay)
-        if step == 0 or stay is not None:
-            first = torch.arange(len(active), device=ids.device)[:, None] * spec.beam
-        ids, rows = (place % size).reshape(-1, 1), rows.flatten()
+            trellis.store(active, finished, live)
+            kept_rows = torch.tensor(kept, device=ids.device)
+            active, live, rows, index = (x.index_select(0, kept_rows) for x in (active, live, rows, index))
+            finished = finished.select(kept_rows)
+        if step == 0 or kept_rows is not None:
+            first_row = torch.arange(len(active), device=ids.device)[:, None] * spec.beam
+        ids, rows = (index % size).reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
-        hidden, state = base.advance(model, ids, state.select(rows, stay))
+        hidden, state = base.advance(model, ids, state.select(rows, kept_rows))
     return trellis.hypotheses(size)

@@ -20,9 +20,9 @@ from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
 from attnkit.search.beam import beam_search
-from attnkit.search.sample import step_by_step
+from attnkit.search.sample import greedy_or_sample
 
-SHORTEST = 8
+MIN_SOURCE_LENGTH = 8
 """Minimum source length in the cost of a batch: scores over the vocabulary take memory for each row."""
 EMPTY_LINE = ("", 0.0)
 """Output for a line without text."""
@@ -95,14 +95,13 @@ def translate(
         sources = encode_lines(tokenizer, lines, max_source, counts, prompts=prompts)
         rows = [row for row, ids in enumerate(sources) if ids]
         batch, numbers = [sources[row] for row in rows], [counts.lines + row for row in rows]
-        found = search_all(model, batch, spec, lines=numbers, prompts=prompts)
+        hypotheses = search_all(model, batch, spec, lines=numbers, prompts=prompts)
         counts.lines += len(lines)
         counts.empty += len(lines) - len(rows)
-        counts.unfinished += sum(not n_best[0].complete for n_best in found if n_best)
-        decoded = iter(tokenizer.target.decode([h.ids for n_best in found for h in n_best]))
+        counts.unfinished += sum(not n_best[0].complete for n_best in hypotheses if n_best)
+        decoded = iter(tokenizer.target.decode([h.ids for n_best in hypotheses for h in n_best]))
         outputs = {
-            row: [(next(decoded), hypothesis.score) for hypothesis in n_best]
-            for row, n_best in zip(rows, found, strict=True)
+            row: [(next(decoded), h.score) for h in n_best] for row, n_best in zip(rows, hypotheses, strict=True)
         }
         for row in range(len(lines)):
             filler = NO_HYPOTHESIS if row in outputs else EMPTY_LINE
@@ -111,7 +110,7 @@ def translate(
 
 
 def encode_lines(
-    tokenizer: Tokenizer, texts: Sequence[str], longest: int, counts: LineCounts, *, prompts: bool = False
+    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, counts: LineCounts, *, prompts: bool = False
 ) -> list[list[int]]:
     """Return the ids of each text followed by EOS (prompts: preceded by BOS); [] for a text without tokens."""
     vocabulary, sources = tokenizer.target if prompts else tokenizer.source, []
@@ -120,9 +119,9 @@ def encode_lines(
     if counts.rare is not None:
         counts.rare.update(rare_words(vocabulary, texts))
     for ids in encoded:
-        counts.truncated += len(ids) >= longest
+        counts.truncated += len(ids) >= max_length
         if ids:
-            ids = [BOS, *ids[-max(1, longest - 1) :]] if prompts else [*ids[: longest - 1], EOS]
+            ids = [BOS, *ids[-max(1, max_length - 1) :]] if prompts else [*ids[: max_length - 1], EOS]
         sources.append(ids)
     return sources
 
@@ -131,8 +130,7 @@ def clamp_max_length(model: Model | Engine, spec: SearchConfig, max_source: int)
     """Return the search with max_length limited by a decoder's positions after `max_source` tokens, for any batch."""
     if model.limit is None or model.shape != "decoder":
         return spec
-    longest = max(1, min(spec.max_length, model.limit - max_source))
-    return spec.model_copy(update={"max_length": longest})
+    return spec.model_copy(update={"max_length": max(1, min(spec.max_length, model.limit - max_source))})
 
 
 def search_all(
@@ -154,15 +152,15 @@ def search_all(
     beams = spec.beam if spec.method == "beam" else spec.n_best
     device = model.output.weight.device
     # the ranks share the batches that a single process would have
-    every = batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens)
-    for rows in islice(every, group.rank(), None, group.world_size()):
+    all_batches = batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens)
+    for rows in islice(all_batches, group.rank(), None, group.world_size()):
         batch, first = [sources[row] for row in rows], None
         if prompts:
             first = pad([ids[-1:] for ids in batch], device)
             batch = [ids[:-1] for ids in batch]  # the first step reads the last token
         numbers = [lines[row] for row in rows]
-        found = search(model, pad(batch, device), spec, lines=numbers, first=first)
-        answers |= dict(zip(rows, found, strict=True))
+        hypotheses = search(model, pad(batch, device), spec, lines=numbers, first=first)
+        answers |= zip(rows, hypotheses, strict=True)
     parts = group.all_gather_object(answers)
     answers = {row: n_best for part in parts for row, n_best in part.items()}
     return [answers[row] for row in range(len(sources))]
@@ -177,7 +175,7 @@ def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     start = 0
     while start < len(order):
-        cost = beams * max(lengths[order[start]], SHORTEST)
+        cost = beams * max(lengths[order[start]], MIN_SOURCE_LENGTH)
         size = max(1, budget // cost)
         size -= size % base.bucket_size(size)  # few sizes occur, so few matrix products are compiled
         yield order[start : start + size]
@@ -186,8 +184,8 @@ def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B S"]:
     """Return rows of ids as one tensor, padded on the right."""
-    longest = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], device=device)
+    length = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (length - len(row))] for row in rows], device=device)
 
 
 @torch.inference_mode()
@@ -221,12 +219,12 @@ def search(
     if training:
         model.eval()
     try:
-        longest = base.longest_output(model, source, spec.max_length)
+        max_length = base.max_output_length(model, source, spec.max_length)
         ids = source.new_full((len(source), 1), BOS) if first is None else first
-        reader = FastDecoder.of(model) or model
-        state = reader.start(source, rows=len(source))
-        method = beam_search if spec.method == "beam" else step_by_step
-        return method(reader, state, ids, spec, longest, lines)
+        predictor = FastDecoder.of(model) or model
+        state = predictor.start(source, rows=len(source))
+        method = beam_search if spec.method == "beam" else greedy_or_sample
+        return method(predictor, state, ids, spec, max_length, lines)
     finally:
         if training:
             model.train()

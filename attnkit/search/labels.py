@@ -28,20 +28,20 @@ def answer_lines(
     counts: LineCounts | None = None,
 ) -> Iterator[list[tuple[str, float]]]:
     """Yield for each text the ranked labels of the recipe (`classify`), or the outputs (`translate`)."""
-    longest = recipe.data.max_length
+    max_source = recipe.data.max_length
     if recipe.task == "classification":
         return classify(
             cast(Model, model),
             tokenizer,
             texts,
             recipe.data.labels,
-            max_source=longest,
+            max_source=max_source,
             batch_tokens=spec.batch_tokens,
             block=block,
             counts=counts,
         )
     return translate(
-        model, tokenizer, texts, spec, max_source=longest, block=block, prompts=recipe.prompts, counts=counts
+        model, tokenizer, texts, spec, max_source=max_source, block=block, prompts=recipe.prompts, counts=counts
     )
 
 
@@ -79,21 +79,21 @@ def classify(
     while lines := group.broadcast_object(list(islice(remaining, block))):
         sources = encode_lines(tokenizer, lines, max_source, counts)
         rows = [row for row, ids in enumerate(sources) if ids]
-        coded, scores = tokenizer.target.encode(labels), dict[int, list[float]]()
-        every = batches([len(sources[row]) for row in rows], beams=len(labels), budget=batch_tokens)
-        for places in islice(every, group.rank(), None, group.world_size()):
-            some = [rows[place] for place in places]
-            source = pad([sources[row] for row in some], model.output.weight.device)
-            found = label_log_probs(model, source, coded)
-            if not found.isfinite().all():
+        label_ids, scores = tokenizer.target.encode(labels), dict[int, list[float]]()
+        all_batches = batches([len(sources[row]) for row in rows], beams=len(labels), budget=batch_tokens)
+        for indices in islice(all_batches, group.rank(), None, group.world_size()):
+            batch = [rows[index] for index in indices]
+            source = pad([sources[row] for row in batch], model.output.weight.device)
+            log_probs = label_log_probs(model, source, label_ids)
+            if not log_probs.isfinite().all():
                 raise NotFiniteError("the model answers NaN or infinity: its weights are damaged; train again")
-            scores |= zip(some, found.tolist(), strict=True)
+            scores |= zip(batch, log_probs.tolist(), strict=True)
         counts.lines += len(lines)
         counts.empty += len(lines) - len(rows)
-        whole = {row: one for part in group.all_gather_object(scores) for row, one in part.items()}
+        scores = {row: values for part in group.all_gather_object(scores) for row, values in part.items()}
         for row in range(len(lines)):
-            values = zip(labels, whole.get(row, ()), strict=row in whole)
-            yield sorted(values, key=lambda one: -one[1]) or [EMPTY_LINE] * len(labels)
+            scored = zip(labels, scores.get(row, ()), strict=row in scores)
+            yield sorted(scored, key=lambda pair: -pair[1]) or [EMPTY_LINE] * len(labels)
 
 
 @torch.inference_mode()
@@ -106,17 +106,16 @@ def label_log_probs(model: Model, source: Int[Tensor, "B S"], labels: Sequence[S
     training = model.training
     model.eval()
     try:
-        count, rows = len(labels), len(source)
+        rows = len(source)
         if model.shape == "encoder":
             logits: Tensor = model(source, None)[:, 0, [ids[0] for ids in labels]]  # [B, L]
             return logits.log_softmax(-1, dtype=score_type(logits))
         outputs = pad([[*ids, EOS] for ids in labels], source.device).repeat(rows, 1)  # [B L, T]
         inputs = torch.cat((outputs.new_full((len(outputs), 1), BOS), outputs[:, :-1]), 1)
-        each = torch.arange(rows, device=source.device).repeat_interleave(count)
-        logits, _ = model.step(inputs, model.start(source, rows=rows).select(each, None))
-        logs = logits.log_softmax(-1, dtype=score_type(logits))  # [B L, T, V]
-        logs = logs.gather(2, outputs[:, :, None])[:, :, 0]  # [B L, T]
-        scores = logs.masked_fill(outputs == PAD, 0).sum(1).view(rows, count)  # [B, L]
+        repeated = torch.arange(rows, device=source.device).repeat_interleave(len(labels))
+        logits, _ = model.step(inputs, model.start(source, rows=rows).select(repeated, None))
+        log_probs = logits.log_softmax(-1, dtype=score_type(logits))  # [B L, T, V]
+        log_probs = log_probs.gather(2, outputs[:, :, None])[:, :, 0]  # [B L, T]
+        return log_probs.masked_fill(outputs == PAD, 0).sum(1).view(rows, len(labels))  # [B, L]
     finally:
         model.train(training)
-    return scores

@@ -34,9 +34,9 @@ class WaitingTimes:
 
     def next(self, active: Sequence[int], size: int) -> Float[Tensor, "R V"]:
         """Return the times of the next step for all draws of the lines `active`; `size` is V."""
-        drawn = [one for line in active for one in self.generators[line]]
-        times = np.empty((len(drawn), size), np.float32)  # drawn on the CPU, whatever the device
-        for row, generator in zip(times, drawn, strict=True):
+        generators = [generator for line in active for generator in self.generators[line]]
+        times = np.empty((len(generators), size), np.float32)  # drawn on the CPU, whatever the device
+        for row, generator in zip(times, generators, strict=True):
             generator.standard_exponential(out=row, dtype=np.float32)
         return torch.from_numpy(times).to(self.device)
 
@@ -46,21 +46,21 @@ def sample_tokens(scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spe
 
     Top-p keeps the smallest set of most probable tokens whose share of the mass after top-k reaches p.
     """
-    best, place = scores.max(1, keepdim=True)
+    best, best_token = scores.max(1, keepdim=True)
     # subtract the maximum first: otherwise a tiny temperature makes every quotient infinite
     scaled = (scores - best) / spec.temperature
     if spec.top_k == 0 and spec.top_p == 1:
         token = exponential_race(scaled.exp(), times)
     else:
-        values, ids, _ = base.top(scaled, spec.top_k or NUCLEUS, exact=True)
+        values, ids, _ = base.topk(scaled, spec.top_k or NUCLEUS, exact=True)
         total = (values if spec.top_k else scaled).exp().sum(1)  # [R], the mass after top-k
         token, short = sample_nucleus(values, ids, total, times, spec.top_p)
         rows = short.nonzero().squeeze(1)
         if not spec.top_k and len(rows) and scaled.shape[1] > NUCLEUS:
-            ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
-            token[rows] = sample_nucleus(ordered, ids, total[rows], times[rows], spec.top_p)[0]
+            values, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
+            token[rows] = sample_nucleus(values, ids, total[rows], times[rows], spec.top_p)[0]
     # a row with NaN selects the NaN, so that the caller finds it in the score of the token
-    return torch.where(best.isnan(), place, token[:, None]).squeeze(1)
+    return torch.where(best.isnan(), best_token, token[:, None]).squeeze(1)
 
 
 def sample_nucleus(
@@ -72,11 +72,10 @@ def sample_nucleus(
 ) -> tuple[Int[Tensor, " R"], Bool[Tensor, " R"]]:
     """Sample from sorted tokens up to a mass of `share` of the total; also return which rows do not reach it."""
     weights = values.exp()
-    reached = weights.cumsum(1)  # a token stays if the mass before it is less than `needed`
-    needed = share * total[:, None]
-    inside = reached - weights < needed
-    place = exponential_race(weights * inside, times.gather(1, ids))
-    return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < needed[:, 0]
+    mass, needed = weights.cumsum(1), share * total[:, None]
+    inside = mass - weights < needed  # a token stays if the mass before it is less than `needed`
+    index = exponential_race(weights * inside, times.gather(1, ids))
+    return ids.gather(1, index[:, None]).squeeze(1), mass[:, -1] < needed[:, 0]
 
 
 def exponential_race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tensor, " R"]:
@@ -101,7 +100,7 @@ class BatchOutputs:
         self.length = torch.zeros(shape, dtype=torch.long, device=device)
         self.complete = torch.zeros(shape, dtype=torch.bool, device=device)
 
-    def write(
+    def append(
         self,
         active: Int[Tensor, " b"],
         token: Int[Tensor, "b D"],
@@ -112,36 +111,36 @@ class BatchOutputs:
 
         A log-probability of -inf ends the output without a token: the constraints left none.
         """
-        chosen = alive & (value > -math.inf)
-        ends = chosen & (token == EOS)
-        going = chosen & ~ends
+        valid = alive & (value > -math.inf)
+        ends = valid & (token == EOS)
+        alive = valid & ~ends
         # no index is needed if all sentences are active, in order
         rows = slice(None) if len(active) == len(self.length) else active
-        self.steps.append((active, token.where(going, PAD)))
-        self.logprob[rows] += value.where(chosen, 0)
-        self.length[rows] += chosen
+        self.steps.append((active, token.where(alive, PAD)))
+        self.logprob[rows] += value.where(valid, 0)
+        self.length[rows] += valid
         self.complete[rows] |= ends
-        return going
+        return alive
 
     def hypotheses(self, length_penalty: float) -> list[list[Hypothesis]]:
         """Return the outputs of each sentence, best first; equal scores in the order of the draws."""
         table = torch.full((len(self.steps), *self.length.shape), PAD, device=self.length.device)
         for step, (active, token) in enumerate(self.steps):
             table[step, active] = token
-        ids, length = table.permute(1, 2, 0).cpu().numpy(), self.length.tolist()  # [B, D, steps]
+        ids = table.permute(1, 2, 0).cpu().numpy()  # [B, D, steps]
         complete, logprob = self.complete.tolist(), self.logprob.tolist()
         answers = []
-        for row, lengths in enumerate(length):
-            found = [
+        for row, lengths in enumerate(self.length.tolist()):
+            hypotheses = [
                 Hypothesis(
-                    ids[row, n, : size - complete[row][n]].tolist(),
-                    base.normalised(logprob[row][n], size, length_penalty),
+                    ids[row, n, : length - complete[row][n]].tolist(),
+                    base.normalized_score(logprob[row][n], length, length_penalty),
                     logprob[row][n],
                     complete[row][n],
                 )
-                for n, size in enumerate(lengths)
+                for n, length in enumerate(lengths)
             ]
-            answers.append(sorted(found, key=lambda hypothesis: -hypothesis.score))
+            answers.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.score))
         return answers
 
 
@@ -157,7 +156,7 @@ def next_tokens(
     parts = []
     for rows, scores in base.next_scores(model, hidden, spec, produced, prefix):
         if times is None:
-            value, token = base.best(scores)
+            value, token = base.row_max(scores)
         else:
             token = sample_tokens(scores, times[rows], spec)[:, None]
             value = scores.gather(1, token)
@@ -166,8 +165,13 @@ def next_tokens(
     return torch.cat(values), torch.cat(tokens)
 
 
-def step_by_step(
-    model: base.Predictor, state: Any, ids: Int[Tensor, "B 1"], spec: SearchConfig, longest: int, lines: Sequence[int]
+def greedy_or_sample(
+    model: base.Predictor,
+    state: Any,
+    ids: Int[Tensor, "B 1"],
+    spec: SearchConfig,
+    max_length: int,
+    lines: Sequence[int],
 ) -> list[list[Hypothesis]]:
     """Return one greedy output per sentence, or n_best independent samples, best first.
 
@@ -179,28 +183,27 @@ def step_by_step(
     prefix = ids[:, :0].repeat_interleave(draws, 0) if spec.no_repeat_ngram else None
     active = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
-    sampling = spec.method == "sample"
-    waiting_times = WaitingTimes(spec.seed, lines, draws, device) if sampling else None
+    waiting_times = WaitingTimes(spec.seed, lines, draws, device) if spec.method == "sample" else None
     if draws > 1:
         rows = active.repeat_interleave(draws)
         hidden, state = hidden.index_select(0, rows), state.select(rows, None)
-    for step in range(longest):
+    for step in range(max_length):
         times = None
         if waiting_times is not None:
             times = waiting_times.next(active.tolist(), model.output.out_features)
         value, token = next_tokens(model, hidden, spec, step, prefix, times)
         token = token.view(alive.shape)
-        alive = outputs.write(active, token, value.view(alive.shape), alive)
-        nan, *live = torch.cat((value.isnan().any()[None], alive.any(1))).tolist()
+        alive = outputs.append(active, token, value.view(alive.shape), alive)
+        nan, *done = torch.cat((value.isnan().any()[None], ~alive.any(1))).tolist()
         if nan:
-            base.refuse_nan(lines)
-        if not any(live) or step + 1 == longest:
+            base.raise_nan(lines)
+        if all(done) or step + 1 == max_length:
             break
-        if not all(live) and (kept := base.compact_batch(model, [not lives for lives in live])):
-            stay = torch.tensor(kept, device=device)
-            rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
-            state = state.select(rows, stay)
-            active, alive, token = (x.index_select(0, stay) for x in (active, alive, token))
+        if any(done) and (kept := base.compact_batch(model, done)):
+            kept_rows = torch.tensor(kept, device=device)
+            rows = (kept_rows[:, None] * draws + torch.arange(draws, device=device)).flatten()
+            state = state.select(rows, kept_rows)
+            active, alive, token = (x.index_select(0, kept_rows) for x in (active, alive, token))
             prefix = None if prefix is None else prefix.index_select(0, rows)
         ids = token.reshape(-1, 1)
         prefix = None if prefix is None else torch.cat((prefix, ids), 1)

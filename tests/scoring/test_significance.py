@@ -19,7 +19,7 @@ from attnkit.errors import DataError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import Score, compare, corrected, score, significance
 from attnkit.scoring.significance import PairedTest
-from attnkit.scoring.student_t import limit
+from attnkit.scoring.student_t import critical_value
 
 System = list[Score]
 
@@ -175,7 +175,7 @@ def test_the_interval_of_one_system_is_students() -> None:
 def test_the_seeds_that_would_show_a_difference_are_counted() -> None:
     """By the formula of power for two groups: half a standard deviation of trainings takes 64."""
     test = PairedTest([[distinct(x) for x in some] for some in ((4, 5, 6), (4.5, 5.5, 6.5))])
-    enough = [n for n in range(2, 100) if (2 / n) ** 0.5 * (limit(0.05, 2 * n - 2) + 0.84) <= 0.5]
+    enough = [n for n in range(2, 100) if (2 / n) ** 0.5 * (critical_value(0.05, 2 * n - 2) + 0.84) <= 0.5]
     assert test.compare(0, 1).seeds_needed == enough[0] == 64
     near, far = ([distinct(x) for x in some] for some in ((4, 5, 6), (4.1, 5.1, 6.1)))
     assert compare(near, far).seeds_needed is None  # more than a hundred
@@ -249,7 +249,7 @@ def test_the_resamples_are_those_of_sacrebleus_paired_test(monkeypatch: pytest.M
         ours = PairedTest([[scores[system][metric]] for system in systems], EvalConfig(bootstrap=400))
         for row in (1, 2):
             result = ours.compare(row, 0)
-            folded = np.abs(ours.drawn[row].mean(0) - ours.drawn[0].mean(0))
+            folded = np.abs(ours.resamples[row].mean(0) - ours.resamples[0].mean(0))
             beyond = int((folded - folded.mean() > abs(result.value)).sum())
             # sacrebleu sums in float32: a resample at the very edge may fall to the other side
             sacrebleu = expected[name][row].p_value

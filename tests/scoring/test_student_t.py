@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnkit.scoring.student_t import degrees_of, limit, two_sided
+from attnkit.scoring.student_t import critical_value, degrees_of, two_sided
 
 TABLE = {
     1: (12.706, 63.657),
@@ -24,7 +24,7 @@ TABLE = {
 
 @pytest.mark.parametrize(("degrees", "limits"), TABLE.items())
 def test_limits_are_those_of_the_printed_table(degrees: int, limits: tuple[float, float]) -> None:
-    assert [limit(p, degrees) for p in (0.05, 0.01)] == pytest.approx(limits, abs=0.0005)
+    assert [critical_value(p, degrees) for p in (0.05, 0.01)] == pytest.approx(limits, abs=0.0005)
 
 
 @given(st.floats(0, 1e6))
@@ -42,12 +42,12 @@ def test_many_degrees_are_a_normal_distribution(t: float) -> None:
 
 @given(st.floats(1e-6, 0.999), st.floats(0.7, 5000))
 def test_a_limit_is_crossed_with_its_probability(p: float, degrees: float) -> None:
-    assert two_sided(limit(p, degrees), degrees) == pytest.approx(p, rel=1e-8)
+    assert two_sided(critical_value(p, degrees), degrees) == pytest.approx(p, rel=1e-8)
 
 
 @given(st.floats(1, 500))
 def test_degrees_are_found_from_a_limit(degrees: float) -> None:
-    assert degrees_of(limit(0.05, degrees), 0.05, 1, 501) == pytest.approx(degrees, rel=1e-3)
+    assert degrees_of(critical_value(0.05, degrees), 0.05, 1, 501) == pytest.approx(degrees, rel=1e-3)
 
 
 def test_no_t_is_certain_and_an_endless_one_impossible() -> None:

@@ -15,7 +15,7 @@ from attnkit.errors import DataError, RecipeError
 from attnkit.models import build
 from attnkit.recipe.schema import ModelConfig, SearchConfig
 from attnkit.search import base, beam, search
-from attnkit.search.base import advance, highest, predict, top
+from attnkit.search.base import advance, fast_topk, predict, topk
 
 SPECS = [
     SearchConfig(beam=beam, n_best=n, length_penalty=penalty, max_length=length, **rest)
@@ -148,11 +148,11 @@ def test_a_search_full_of_ties_equals_a_plain_one() -> None:
 
 def test_top_breaks_ties_at_the_cut_by_lowest_id() -> None:
     scores = torch.tensor([[1.0, 3, 2, 2, 2, 0], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0]])
-    values, ids, tied = top(scores, 2, exact=True)
+    values, ids, tied = topk(scores, 2, exact=True)
     assert ids.tolist() == [[1, 2], [0, 1], [0, 1]]
     assert values.tolist() == [[3, 2], [5, 4], [0, 0]]
-    assert top(scores[:1], 2, exact=False)[2].item()  # the third equals the second
-    assert not top(scores[1:2], 2, exact=False)[2].item()
+    assert topk(scores[:1], 2, exact=False)[2].item()  # the third equals the second
+    assert not topk(scores[1:2], 2, exact=False)[2].item()
 
 
 @pytest.mark.parametrize("length", [1, 40, 700, 5632, 8000, 8005])
@@ -168,12 +168,12 @@ def test_the_highest_in_two_stages_are_those_of_one(length: int, k: int, beams: 
     most = min(k, beams * length)
     for addend in (None, before):
         whole = (scores if addend is None else scores + before[..., None]).flatten(1)
-        values, places = highest(scores, addend, most)
+        values, places = fast_topk(scores, addend, most)
         assert torch.equal(values, whole.topk(most).values)
         assert torch.equal(whole.gather(1, places), values)
         assert all(len(set(row)) == len(row) for row in places.tolist())
     scores[3, :, -1] = math.nan
-    assert highest(scores, before, 1)[0][3].isnan().all()
+    assert fast_topk(scores, before, 1)[0][3].isnan().all()
 
 
 @pytest.mark.parametrize("length", [1, 150, 4095, 4096, 4150, 8000, 8063])
@@ -183,9 +183,9 @@ def test_the_best_is_the_first_of_the_highest(length: int, rows: int) -> None:
     for few in (scores, scores.round(), torch.zeros_like(scores)):
         few[-1, -1] = 9
         few[0, length // 2] = math.nan
-        for found, expected in zip(base.best(few), few.max(1, keepdim=True), strict=True):
+        for found, expected in zip(base.row_max(few), few.max(1, keepdim=True), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-        for row, place in list(zip(few.tolist(), base.best(few)[1].tolist(), strict=True))[1:]:
+        for row, place in list(zip(few.tolist(), base.row_max(few)[1].tolist(), strict=True))[1:]:
             assert place == [row.index(max(row))]
 
 
@@ -311,7 +311,7 @@ def test_a_step_on_a_device_reads_no_values() -> None:
         finished = trellis.finished
         for step in range(3):
             best = beam.candidates(model, hidden, live, spec, step, None, exact=False)
-            live, place, finished, status = beam.decide(best, 8000, finished, step + 1, 40, spec)
+            live, place, finished, status = beam.split_candidates(best, 8000, finished, step + 1, 40, spec)
             trellis.steps.append((active, place))
             rows = active[:, None] * (1 if step == 0 else 4) + place // 8000
             token = (place % 8000).view(-1, 1)

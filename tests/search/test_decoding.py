@@ -16,7 +16,7 @@ from attnkit.models import Model
 from attnkit.recipe.schema import AttentionConfig, DataConfig, Layers, Roles, SearchConfig
 from attnkit.recipe.schema import ModelConfig as Shape
 from attnkit.search import LineCounts, search, translate
-from attnkit.search.decoding import SHORTEST, batches
+from attnkit.search.decoding import MIN_SOURCE_LENGTH, batches
 
 TEXTS = ["one red dog", "", "cats", "a very red cat and two dogs and a dog", "   ", "two cats", "a dog and a cat"]
 
@@ -203,7 +203,7 @@ def test_every_sentence_is_in_one_batch_within_the_budget(lengths: list[int], be
     assert sorted(index for batch in plan for index in batch) == list(range(len(lengths)))
     for batch in plan:
         longest = max(lengths[index] for index in batch)
-        assert len(batch) == 1 or len(batch) * beams * max(longest, SHORTEST) <= budget
+        assert len(batch) == 1 or len(batch) * beams * max(longest, MIN_SOURCE_LENGTH) <= budget
 
 
 @given(st.lists(st.integers(1, 300), max_size=100))

@@ -60,16 +60,17 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     out: list[str] = []
     for name in names:
         if name != "rouge" and not is_known(name):
-            known = hint(name, (*METRICS, "rouge", "one of --plugin FILE"))
-            raise UsageError(f"unknown metric {quoted(name)}: {known}")
+            raise UsageError(
+                f"unknown metric {quoted(name)}: {hint(name, (*METRICS, 'rouge', 'one of --plugin FILE'))}"
+            )
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
 
 
 def check_known(names: Sequence[str], task: str, known: Sequence[str]) -> None:
     """Raise UsageError unless all metrics are among the `known` metrics of a task."""
-    if strange := [name for name in names if name not in known]:
-        raise UsageError(f"metrics: {not_of(strange[0], task, known)}")
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"metrics: {not_of(unknown[0], task, known)}")
 
 
 def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
@@ -117,15 +118,14 @@ def score(
         )
     if not hypotheses:
         raise DataError("nothing to score: there are no lines")
-    if without := [number for number, line in enumerate(references, 1) if not line]:
-        raise DataError(f"line {without[0]} has no reference: give at least one for each line")
-    wanted = expand(metrics)
-    found: dict[str, Score] = {}
+    if empty := [number for number, line in enumerate(references, 1) if not line]:
+        raise DataError(f"line {empty[0]} has no reference: give at least one for each line")
+    scores: dict[str, Score] = {}
     for family, names in _by_family(metrics).items():
-        more = {"sources": sources} if family is plugin_metrics else {}
-        found |= family.scores(names, hypotheses, references, eval, **more)
-    order = [name for metric in wanted for name in found if base_metric(name) == metric]
-    return {name: found[name] for name in order}
+        options = {"sources": sources} if family is plugin_metrics else {}
+        scores |= family.scores(names, hypotheses, references, eval, **options)
+    order = [name for metric in expand(metrics) for name in scores if base_metric(name) == metric]
+    return {name: scores[name] for name in order}
 
 
 def _by_family(metrics: Sequence[str]) -> dict[ModuleType, list[str]]:

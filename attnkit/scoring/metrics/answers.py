@@ -21,39 +21,39 @@ from attnkit.scoring.metrics.base import VERSION, References, Score, reference_c
 from attnkit.scoring.metrics.tokenizers import split_unspaced
 from attnkit.text import answer_words, contains_answer
 
-Cut = Callable[[str], list[str]]
+Split = Callable[[str], list[str]]
 _PUNCTUATION = regex.compile(r"\p{P}+")
-_BETWEEN = regex.compile("[\u0f0b-\u0f14\u200b]+")
+_SEPARATORS = regex.compile("[\u0f0b-\u0f14\u200b]+")
 """Marks between Tibetan syllables, and the zero-width space between words of other scripts."""
 
 
 def unicode_answer_words(text: str) -> list[str]:
     """Return the words of an answer in any script; characters are words in unspaced scripts."""
-    spaced = _PUNCTUATION.sub("", _BETWEEN.sub(" ", text))
+    spaced = _PUNCTUATION.sub("", _SEPARATORS.sub(" ", text))
     return split_unspaced(" ".join(answer_words(spaced)))
 
 
-CUTS: dict[TextWords, Cut] = {"classic": answer_words, "unicode": unicode_answer_words}
+SPLITS: dict[TextWords, Split] = {"classic": answer_words, "unicode": unicode_answer_words}
 """Functions that split answers into words, by `eval.words`."""
 
 
-def answer_f1(answer: str, reference: str, cut: Cut = answer_words) -> float:
+def answer_f1(answer: str, reference: str, split: Split = answer_words) -> float:
     """Return the harmonic mean of precision and recall of words, 0 to 1."""
-    words, expected = cut(answer), cut(reference)
+    words, expected = split(answer), split(reference)
     common = (Counter(words) & Counter(expected)).total()
     return 2 * common / (len(words) + len(expected)) if common else 0.0
 
 
-def answer_match(answer: str, reference: str, cut: Cut = answer_words) -> float:
+def answer_match(answer: str, reference: str, split: Split = answer_words) -> float:
     """Return 1 if both are the same answer, otherwise 0."""
-    return float(cut(answer) == cut(reference))
+    return float(split(answer) == split(reference))
 
 
-MEASURES: dict[str, Callable[[str, str, Cut], float]] = {
+MEASURES: dict[str, Callable[[str, str, Split], float]] = {
     "answer-match": answer_match,
     "answer-f1": answer_f1,
-    "answer-contained": lambda answer, expected, cut: contains_answer(answer, [expected], cut),
-    "exact-match": lambda text, reference, _: float(text == reference),
+    "answer-contained": lambda answer, reference, split: contains_answer(answer, [reference], split),
+    "exact-match": lambda answer, reference, _: float(answer == reference),
 }
 
 
@@ -65,20 +65,21 @@ def scores(
         (clean(text), [clean(reference) for reference in line])
         for text, line in zip(hypotheses, references, strict=True)
     ]
-    out, cut = {}, CUTS[eval.words]
+    out, split = {}, SPLITS[eval.words]
     for name in names:
         signature = f"refs:max|{_normalised(eval.words)}"
         if name == "exact-match":
             signature = f"nrefs:{reference_count(references)}|case:mixed|refs:any|{VERSION}"
         measure = MEASURES[name]
-        best = [max(measure(text, reference, cut) for reference in line) for text, line in pairs]
+        best = [max(measure(text, reference, split) for reference in line) for text, line in pairs]
         out[name] = Score.mean(name, best, signature)
     return out
 
 
 def context_found(contexts: Sequence[str], references: References, words: TextWords = "classic") -> Score:
     """Return the percentage of selected contexts that contain the words of an answer."""
-    found = [float(contains_answer(text, line, CUTS[words])) for text, line in zip(contexts, references, strict=True)]
+    split = SPLITS[words]
+    found = [float(contains_answer(text, line, split)) for text, line in zip(contexts, references, strict=True)]
     return Score.mean("context-found", found, f"context:decisive|refs:any|{_normalised(words)}")
 
 

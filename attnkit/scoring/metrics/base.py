@@ -82,7 +82,7 @@ def reference_count(references: References) -> str:
     return str(counts.pop()) if len(counts) == 1 else "var"
 
 
-def _matrix(sums: Sequence[float]) -> list[list[float]]:
+def _confusion_matrix(sums: Sequence[float]) -> list[list[float]]:
     """Return the confusion matrix: K rows of true labels, K + 1 columns of answers, the last one for non-labels."""
     labels = math.isqrt(len(sums))
     return [list(sums[start : start + labels + 1]) for start in range(0, len(sums), labels + 1)]
@@ -93,18 +93,18 @@ def matthews(sums: Sequence[float]) -> float:
 
     Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
     """
-    counts = _matrix(sums)
-    right = [sum(row) for row in counts] + [0.0]
-    given: list[float] = [sum(column) for column in zip(*counts, strict=True)]
-    total, hits = sum(right), sum(row[at] for at, row in enumerate(counts))
-    covariance: float = hits * total - sum(r * g for r, g in zip(right, given, strict=True))
-    spread: float = math.prod(total**2 - sum(n**2 for n in side) for side in (right, given))
-    return covariance / math.sqrt(spread) if spread else 0.0
+    counts = _confusion_matrix(sums)
+    true = [sum(row) for row in counts] + [0.0]
+    predicted: list[float] = [sum(column) for column in zip(*counts, strict=True)]
+    total, hits = sum(true), sum(row[i] for i, row in enumerate(counts))
+    covariance: float = hits * total - sum(t * p for t, p in zip(true, predicted, strict=True))
+    variances: float = math.prod(total**2 - sum(n**2 for n in side) for side in (true, predicted))
+    return covariance / math.sqrt(variances) if variances else 0.0
 
 
 def f1(sums: Sequence[float]) -> float:
     """Return F1 of the last of two labels, or the mean over more labels, 0 to 1; 0 for a label that never occurs."""
-    counts = _matrix(sums)
-    given: list[float] = [sum(column) for column in zip(*counts, strict=True)]
-    each = [2 * row[at] / max(1, sum(row) + given[at]) for at, row in enumerate(counts)]
-    return each[-1] if len(each) == 2 else sum(each) / len(each)
+    counts = _confusion_matrix(sums)
+    predicted: list[float] = [sum(column) for column in zip(*counts, strict=True)]
+    values = [2 * row[i] / max(1, sum(row) + predicted[i]) for i, row in enumerate(counts)]
+    return values[-1] if len(values) == 2 else sum(values) / len(values)

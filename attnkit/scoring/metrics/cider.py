@@ -33,14 +33,14 @@ def scores(
     """
     words = Words(eval, lowercase=True)
 
-    def cut(text: str) -> list[str]:
+    def split(text: str) -> list[str]:
         return [word for word in words.of(text) if any(map(str.isalnum, word))]
 
-    lines = [[cut(reference) for reference in line] for line in references]
-    frequency = Counter(ngram for line in lines for ngram in {ngram for text in line for ngram in _counts(text)})
+    lines = [[split(reference) for reference in line] for line in references]
+    frequency = Counter(ngram for line in lines for ngram in {ngram for text in line for ngram in _ngram_counts(text)})
     rows = []
     for text, line in zip(hypotheses, lines, strict=True):
-        similarities = [similarity(cut(text), other, frequency, len(lines)) for other in line]
+        similarities = [similarity(split(text), reference, frequency, len(lines)) for reference in line]
         rows.append(SCALE * math.fsum(similarities) / len(line))
     signature = (
         f"nrefs:{reference_count(references)}|refs:mean|{words.signature}|punctuation:no|n:{ORDER}"
@@ -56,12 +56,12 @@ def similarity(
 
     Weights are clipped to those of the reference, and a different length is penalized.
     """
-    both = (_weights(words, frequency, lines) for words in (text, reference))
+    weights = (_weights(words, frequency, lines) for words in (text, reference))
     total = 0.0
-    for own, other in zip(*both, strict=True):
-        shared = (min(own[ngram], other[ngram]) * other[ngram] for ngram in own.keys() & other)
-        norms = math.hypot(*own.values()) * math.hypot(*other.values())
-        total += math.fsum(shared) / norms if norms else 0.0
+    for a, b in zip(*weights, strict=True):
+        products = (min(a[ngram], b[ngram]) * b[ngram] for ngram in a.keys() & b)
+        norms = math.hypot(*a.values()) * math.hypot(*b.values())
+        total += math.fsum(products) / norms if norms else 0.0
     difference = len(text) - len(reference)
     return total / ORDER * math.exp(-(difference**2) / (2 * SIGMA**2))
 
@@ -69,10 +69,10 @@ def similarity(
 def _weights(words: Sequence[str], frequency: Counter[tuple[str, ...]], lines: int) -> Weights:
     """Return TF-IDF weights; an n-gram that is in no reference has document frequency 1."""
     out: Weights = [{} for _ in range(ORDER)]
-    for ngram, count in _counts(words).items():
+    for ngram, count in _ngram_counts(words).items():
         out[len(ngram) - 1][ngram] = count * math.log(lines / max(1, frequency[ngram]))
     return out
 
 
-def _counts(words: Sequence[str]) -> Counter[tuple[str, ...]]:
+def _ngram_counts(words: Sequence[str]) -> Counter[tuple[str, ...]]:
     return Counter(ngram for order in range(1, ORDER + 1) for ngram in ngrams(words, order))

@@ -48,5 +48,5 @@ def repetition(text: Sequence[str]) -> float:
 
     Source: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training", section 6.
     """
-    found = ngrams(text, 4)
-    return 1 - len(set(found)) / len(found) if found else 0.0
+    fourgrams = ngrams(text, 4)
+    return 1 - len(set(fourgrams)) / len(fourgrams) if fourgrams else 0.0

@@ -70,15 +70,15 @@ def scores(
     check(names, eval)
     path, words = Path(str(eval.vectors)), Words(eval, lowercase=False)
     texts = [words.of(text) for text in hypotheses]
-    others = [[words.of(reference) for reference in line] for line in references]
-    tokens = [word for line in others for text in line for word in text]
-    wanted = {form for text in (tokens, *texts) for word in text for form in (word, word.lower())}
-    size, found = 0, dict[str, Vector]()
-    for place, word, numbers in _rows(path):
+    reference_words = [[words.of(reference) for reference in line] for line in references]
+    tokens = [word for line in reference_words for text in line for word in text]
+    needed = {form for text in (tokens, *texts) for word in text for form in (word, word.lower())}
+    size, vectors = 0, dict[str, Vector]()
+    for location, word, numbers in _rows(path):
         size = size or numbers.count(" ") + 1
-        if word in wanted and word not in found:
-            found[word] = _vector(place, numbers)
-    known = sum(word in found or word.lower() in found for word in tokens)
+        if word in needed and word not in vectors:
+            vectors[word] = _vector(location, numbers)
+    known = sum(word in vectors or word.lower() in vectors for word in tokens)
     if tokens and not known:
         raise DataError(
             f"{path}: knows no word of the references, such as {tokens[0]!r}: are these "
@@ -87,7 +87,7 @@ def scores(
 
     def matrix(text: Sequence[str]) -> Matrix:
         """Return the vectors of the known words, [words, size]."""
-        rows = [found.get(word, found.get(word.lower())) for word in text]
+        rows = [vectors.get(word, vectors.get(word.lower())) for word in text]
         return np.array([row for row in rows if row is not None]).reshape(-1, size)
 
     signature = (
@@ -95,11 +95,11 @@ def scores(
         f"vectors:{file_digest(str(path))[:8]}|dim:{size}"
         f"|known:{known / max(1, len(tokens)):.1%}|{VERSION}"
     )
-    lines = [(matrix(text), list(map(matrix, line))) for text, line in zip(texts, others, strict=True)]
+    lines = [(matrix(text), list(map(matrix, line))) for text, line in zip(texts, reference_words, strict=True)]
     out = {}
     for name in names:
         measure = MEASURES[name]
-        rows = [max(measure(text, other) for other in line) for text, line in lines]
+        rows = [max(measure(text, reference) for reference in line) for text, line in lines]
         out[name] = Score.mean(name, rows, signature)
     return out
 
@@ -118,7 +118,7 @@ def greedy(text: Matrix, reference: Matrix) -> float:
     """Return the best match of each word in the other text, averaged over words and directions."""
     if not len(text) or not len(reference):
         return 0.0
-    cosines = _directions(text) @ _directions(reference).T
+    cosines = _unit_vectors(text) @ _unit_vectors(reference).T
     return float(cosines.max(0).mean() + cosines.max(1).mean()) / 2
 
 
@@ -137,14 +137,14 @@ def _farthest(text: Matrix) -> Vector:
     return farthest
 
 
-def _directions(text: Matrix) -> Matrix:
-    lengths = np.linalg.norm(text, axis=1, keepdims=True)
-    return text / np.where(lengths == 0, 1, lengths)
+def _unit_vectors(text: Matrix) -> Matrix:
+    norms = np.linalg.norm(text, axis=1, keepdims=True)
+    return text / np.where(norms == 0, 1, norms)
 
 
-def _cosine(one: Vector, other: Vector) -> float:
-    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / lengths if lengths else 0.0
+def _cosine(a: Vector, b: Vector) -> float:
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / norms if norms else 0.0
 
 
 def file_digest(name: str) -> str:
@@ -170,24 +170,24 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield file:line, word and numbers of each line; a word may contain spaces, as a few words of GloVe do."""
     size = 0
     for number, line in enumerate(read_lines(path, "replace"), 1):
-        line, place = line.rstrip(), f"{path}:{number}"
+        line, location = line.rstrip(), f"{path}:{number}"
         if number == 1 and HEADER.fullmatch(line):
             size = int(line.split()[1])
             continue
         spaces = line.count(" ")
         size = size or spaces
         if not size or spaces < size:
-            wanted = f"{size} numbers" if size else "its numbers"
+            expected = f"{size} numbers" if size else "its numbers"
             raise DataError(
-                f"{place}: must be a word and {wanted}, separated by spaces, got {quoted(line)}; "
+                f"{location}: must be a word and {expected}, separated by spaces, got {quoted(line)}; "
                 "word vectors are read in the text format of word2vec, GloVe or fastText"
             )
         # the numbers are not split here: most words are not needed, and splitting takes most of the time
         word, *numbers = line.split(" ", 1) if spaces == size else line.rsplit(" ", size)
-        yield place, word, " ".join(numbers)
+        yield location, word, " ".join(numbers)
 
 
-def _vector(place: str, numbers: str) -> Vector:
+def _vector(location: str, numbers: str) -> Vector:
     out = []
     for number in numbers.split(" "):
         try:
@@ -195,5 +195,5 @@ def _vector(place: str, numbers: str) -> Vector:
         except ValueError:
             out.append(math.nan)
         if not math.isfinite(out[-1]):
-            raise DataError(f"{place}: {quoted(number)} is not a finite number")
+            raise DataError(f"{location}: {quoted(number)} is not a finite number")
     return np.array(out)

@@ -12,21 +12,19 @@ from attnkit.scoring.metrics.base import VERSION, Score
 
 
 def label_scores(
-    names: Sequence[str], answers: Sequence[str], right: Sequence[str], labels: Sequence[str]
+    names: Sequence[str], answers: Sequence[str], targets: Sequence[str], labels: Sequence[str]
 ) -> dict[str, Score]:
-    """Score answers against the true labels `right`; `labels` in the order of data.labels."""
-    known = f"labels:{','.join(labels)}"
-    average = f"positive:{labels[-1]}" if len(labels) == 2 else "average:macro"
-    signatures = {"f1": f"{known}|{average}"}
-    places = {label: place for place, label in enumerate(labels)}
-    cells = np.zeros((len(answers), len(labels), len(labels) + 1))
-    for cell, answer, label in zip(cells, answers, right, strict=True):
-        cell[places[label], places.get(answer, len(labels))] = 1
+    """Score answers against the true labels `targets`; `labels` in the order of data.labels."""
+    average = f"|positive:{labels[-1]}" if len(labels) == 2 else "|average:macro"
+    indices = {label: index for index, label in enumerate(labels)}
+    matrices = np.zeros((len(answers), len(labels), len(labels) + 1))
+    for matrix, answer, target in zip(matrices, answers, targets, strict=True):
+        matrix[indices[target], indices.get(answer, len(labels))] = 1
     out = {}
     for name in names:
-        signature = f"{signatures.get(name, known)}|{VERSION}"
+        signature = f"labels:{','.join(labels)}{average if name == 'f1' else ''}|{VERSION}"
         if name == "label-accuracy":
-            out[name] = Score.mean(name, [float(a == b) for a, b in zip(answers, right, strict=True)], signature)
+            out[name] = Score.mean(name, [float(a == b) for a, b in zip(answers, targets, strict=True)], signature)
         else:
-            out[name] = Score.of(name, cells.reshape(len(answers), -1), signature)
+            out[name] = Score.of(name, matrices.reshape(len(answers), -1), signature)
     return out

@@ -42,23 +42,22 @@ def scores(
         path = metric_files()[name]
         content = path.read_bytes()
         function = getattr(_imported(path, content), FUNCTION)
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "outputs": [*hypotheses],
             "references": [[*line] for line in references],
             "sources": None if sources is None else [*sources],
         }
         parameters = inspect.signature(function).parameters
-        required = {k for k, one in parameters.items() if one.default is one.empty}
+        required = {key for key, parameter in parameters.items() if parameter.default is parameter.empty}
         if sources is None and "sources" in required:
             raise UsageError(f"{path}: {name} reads source texts, which are not known here")
-        values = _called(path, function, **{k: given[k] for k in given if k in parameters})
-        must = f"{path}: {FUNCTION} must return one finite number for each of "
-        must += f"{len(hypotheses):,} lines"
+        values = _call(path, function, **{key: value for key, value in arguments.items() if key in parameters})
+        rule = f"{path}: {FUNCTION} must return one finite number for each of {len(hypotheses):,} lines"
         if len(values) != len(hypotheses):
-            raise UsageError(f"{must}, not {len(values):,} numbers")
+            raise UsageError(f"{rule}, not {len(values):,} numbers")
         for line, value in enumerate(values, 1):
             if not math.isfinite(value):
-                raise UsageError(f"{must}, not {value} for line {line:,}")
+                raise UsageError(f"{rule}, not {value} for line {line:,}")
         out[name] = Score.mean(name, values, _signature(path, content))
     return out
 
@@ -97,16 +96,16 @@ def _imported(path: Path, content: bytes) -> ModuleType:
     spec = importlib.util.spec_from_loader(f"attnkit_metric_{path.stem}", loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    _called(path, loader.exec_module, module=module)
+    _call(path, loader.exec_module, module=module)
     sys.modules[spec.name] = module
     return module
 
 
-def _called(path: Path, function: Callable[..., Any], **options: Any) -> list[float]:
+def _call(path: Path, function: Callable[..., Any], **arguments: Any) -> list[float]:
     """Call a function of a file and return its values; raise its errors as UsageError with file:line."""
     try:
-        found = function(**options)
-        return [] if found is None else [float(value) for value in found]
+        values = function(**arguments)
+        return [] if values is None else [float(value) for value in values]
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         line = ([frame.lineno for frame in frames if frame.filename == str(path)] or [1])[-1]

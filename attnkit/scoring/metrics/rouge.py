@@ -21,8 +21,7 @@ def _tokenizer(classic: bool) -> Any:
     from rouge_score.tokenize import tokenize
 
     stemmer = cached_stemmer()
-    cut = (lambda text: tokenize(text, stemmer)) if classic else unicode_words
-    return SimpleNamespace(tokenize=cache(cut))
+    return SimpleNamespace(tokenize=cache((lambda text: tokenize(text, stemmer)) if classic else unicode_words))
 
 
 def scores(
@@ -31,24 +30,24 @@ def scores(
     """Score each line by the F measure of its best reference; all but ROUGE-Lsum read a line end as a space."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    def cut(text: str) -> str:
+    def split(text: str) -> str:
         return SENTENCE_END.sub("\n", text) if eval.sentences == "punctuation" else text
 
     classic = eval.words == "classic"
     scorer = RougeScorer(list(names), tokenizer=_tokenizer(classic))
     rows = [
-        scorer.score_multi([cut(reference) for reference in line], cut(text))
+        scorer.score_multi([split(reference) for reference in line], split(text))
         for text, line in zip(hypotheses, references, strict=True)
     ]
-    tail = f"version:rouge-score-{version('rouge-score')}"
+    words = "stemmer:yes" if classic else "stemmer:no|words:unicode"
     out = {}
     for name in names:
-        sentences = [f"sentences:{eval.sentences}"] if name == "rougeLsum" else []
-        parts = [f"nrefs:{reference_count(references)}", f"type:{name}", "measure:f", "refs:max"]
-        words = "stemmer:yes" if classic else "stemmer:no|words:unicode"
-        signature = "|".join([*parts, words, *sentences, tail])
-        found = [row[name] for row in rows]
+        sentences = f"|sentences:{eval.sentences}" if name == "rougeLsum" else ""
+        signature = (
+            f"nrefs:{reference_count(references)}|type:{name}|measure:f|refs:max|{words}{sentences}"
+            f"|version:rouge-score-{version('rouge-score')}"
+        )
         # the score is computed from the first two columns; precision and recall are stored as details
-        table = np.array([[one.fmeasure, 1.0, one.precision, one.recall] for one in found])
-        out[name] = Score.of(name, table.reshape(-1, 4), signature)
+        table = [[row[name].fmeasure, 1.0, row[name].precision, row[name].recall] for row in rows]
+        out[name] = Score.of(name, np.array(table).reshape(-1, 4), signature)
     return out

@@ -11,9 +11,9 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score
 from attnkit.scoring.metrics.tokenizers import ORDERS, check_tokenizer, sacrebleu_metric
 
-FEW = 10_000
+MAX_CACHED_LINES = 10_000
 """Maximum number of lines whose references are cached with their n-grams, some kilobytes each."""
-_kept_metric = lru_cache(maxsize=4)(sacrebleu_metric)
+_cached_metric = lru_cache(maxsize=4)(sacrebleu_metric)
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
@@ -33,19 +33,19 @@ def scores(
     check(names, eval)
     streams = list(map(list, zip_longest(*references)))  # one list per reference: the r-th references of all lines
     out = {}
+    first, *others = eval.tokenizers
     for name in names:
-        first, *others = eval.tokenizers
         tokenizers = {name: first}
         if name in PER_TOKENIZER:
             tokenizers |= {f"{name}-{other}": other for other in others}
-        for column, tokenize in tokenizers.items():
-            out[column] = _score(name, column, tokenize, hypotheses, streams, eval)
+        for title, tokenize in tokenizers.items():
+            out[title] = _score(name, title, tokenize, hypotheses, streams, eval)
     return out
 
 
 def _score(
     name: str,
-    column: str,
+    title: str,
     tokenize: str,
     hypotheses: Sequence[str],
     streams: Sequence[Sequence[str | None]],
@@ -55,16 +55,14 @@ def _score(
         hypotheses = [" ".join(text.split()) for text in hypotheses]
         streams = [[text and " ".join(text.split()) for text in stream] for stream in streams]
     # cached, since compared systems have the same references
-    make = _kept_metric if len(hypotheses) <= FEW else sacrebleu_metric
-    metric = make(name, tokenize, eval.lowercase, eval.words, tuple(map(tuple, streams)))
+    create = _cached_metric if len(hypotheses) <= MAX_CACHED_LINES else sacrebleu_metric
+    metric = create(name, tokenize, eval.lowercase, eval.words, tuple(map(tuple, streams)))
     statistics = np.asarray(metric._extract_corpus_statistics(hypotheses, None), np.float64)
     signature = metric.get_signature()
     if name in ORDERS:
         signature.update("order", ORDERS[name])
     if name == "length-ratio":  # BLEU's statistics begin with both lengths
-        fields = signature.info
-        kept = {key: fields[key] for key in ("nrefs", "tok")} | {"refs": "closest"}
-        version = f"version:sacrebleu-{fields['version']}"
-        text = "|".join([*(f"{key}:{value}" for key, value in kept.items()), version])
-        return Score.of(column, statistics[:, :2], text)
-    return Score.of(column, statistics, str(signature))
+        info = signature.info
+        text = f"nrefs:{info['nrefs']}|tok:{info['tok']}|refs:closest|version:sacrebleu-{info['version']}"
+        return Score.of(title, statistics[:, :2], text)
+    return Score.of(title, statistics, str(signature))

@@ -69,7 +69,7 @@ def sacrebleu_metric(
 
 def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
     """Return the n-grams of a text in order."""
-    return [tuple(words[at : at + order]) for at in range(len(words) - order + 1)]
+    return [tuple(words[i : i + order]) for i in range(len(words) - order + 1)]
 
 
 def cached_stemmer() -> Any:
@@ -87,11 +87,11 @@ class Words:
         tokenizer = sacrebleu_metric("bleu", eval.tokenizers[0]).tokenizer
         self.signature = f"case:{'lc' if lowercase else 'mixed'}|tok:{tokenizer.signature()}"
 
-        def cut(text: str) -> list[str]:
+        def split(text: str) -> list[str]:
             words: list[str] = tokenizer((text.lower() if lowercase else text).rstrip()).split()
             return words
 
-        self.of: Callable[[str], list[str]] = cache(cut)
+        self.of: Callable[[str], list[str]] = cache(split)
 
 
 UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
