@@ -87,11 +87,9 @@ def is_main_process() -> bool:
 
 
 def join(command: Sequence[str] = ()) -> None:
-    """Join the group of processes; `command` is the command line, which must be the same on all ranks.
+    """Join the group of processes; the command line `command` must be the same on all ranks, otherwise UsageError.
 
-    Raises:
-        UnavailableError: If the variables of torchrun are incomplete, or not all ranks join.
-        UsageError: If ranks have different command lines.
+    Raises UnavailableError if the variables of torchrun are incomplete, or not all ranks join.
     """
     global _group
     import torch

@@ -136,10 +136,8 @@ def convert(
 ) -> Comparison:
     """Make the missing runs, and score and compare all stages; for `notice` see `StopSignals`.
 
-    Raises:
-        RecipeError: If an existing run was converted with other settings.
-        StoppedError: If a signal arrives.
-        AttnkitError: If the data, the run directory or the training fails.
+    Raises RecipeError if an existing run was converted with other settings, StoppedError if a signal arrives, and
+    AttnkitError if the data, the run directory or the training fails.
     """
     with StopSignals(notice) as stop:
         return _Conversion(settings, stop, emit).run()

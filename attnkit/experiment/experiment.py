@@ -89,9 +89,7 @@ class Experiment:
 
         A training that starts from the weights of a run, `initial`, uses the tokenizer of that run.
 
-        Raises:
-            StoppedError: If a signal arrives.
-            AttnkitError: As `prepare` and `check_splits`.
+        Raises StoppedError if a signal arrives, and errors of `prepare` and `check_splits`.
         """
         tokenizer = initial.tokenizer().in_form(recipe.data.normalize) if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]

@@ -104,9 +104,8 @@ class PretrainedSettings:
 def recipe_of(attention: str, overrides: Sequence[str]) -> Recipe:
     """Return a recipe with the new attention (a value of model.attention) and KEY=VALUE settings of training.
 
-    Raises:
-        UsageError: If a key is not in `KEYS`, or the mechanism cannot be used in a pretrained causal model.
-        RecipeError: If a value is invalid.
+    Raises UsageError if a key is not in `KEYS` or the mechanism does not fit a pretrained causal model, or RecipeError
+    if a value is invalid.
     """
     for override in overrides:
         if override.partition("=")[0] not in KEYS:

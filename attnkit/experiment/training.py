@@ -108,9 +108,8 @@ def prepare_data(
 ) -> None:
     """Prepare and cache the data of all trainings for `train`.
 
-    Raises:
-        StoppedError: If a signal arrives; finished shards are kept.
-        AttnkitError: If the data or the initial weights are missing or invalid.
+    Raises StoppedError if a signal arrives (finished shards are kept), or AttnkitError if the data or the initial
+    weights are missing or invalid.
     """
     with StopSignals(notice) as stop:
         for run in Experiment(settings, stop, emit).runs():
@@ -258,12 +257,7 @@ def close(jobs: Sequence[Job]) -> None:
 
 
 def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int) -> Comparison | None:
-    """Train and score all runs in processes, and compare, in this process, those that did not fail.
-
-    Raises:
-        StoppedError: If a signal arrives; the state of every run is saved.
-        AttnkitError: If runs fail: the type of the first error, with a line for each failed run.
-    """
+    """Train and score all runs in processes, and compare those that did not fail; raises as `train_side_by_side`."""
     stop, emit = experiment.stop, experiment.emit
     waiting, active = deque(planned), list[Job]()
     rows, failures = dict[Key, Sequence[ScoreRow]](), dict[Key, AttnkitError]()

@@ -178,12 +178,9 @@ def train(
     jobs: int = 1,
     notice: Callable[[str], object] | None = None,
 ) -> Comparison | None:
-    """Run the trials, choose a value for each row, and train its runs as `training.train`.
+    """Run the trials, choose a value for each row, and train its runs.
 
-    Raises:
-        DivergedError: If all trials of a row diverged.
-        StoppedError: If a signal arrives; the state is saved.
-        AttnkitError: As `training.train`.
+    Raises DivergedError if all trials of a row diverged, and errors of `training.train`.
     """
     trials = tuning.settings(settings)
     training.train(trials, emit, jobs=jobs, notice=notice)

@@ -149,9 +149,7 @@ class TrainingState:
     def unpack(self, path: Path, tensors: Weights, values: dict[str, Any]) -> None:
         """Restore what `pack` returned; `path` is for error messages.
 
-        Raises:
-            DataError: If the checkpoint is of another model or version.
-            RecipeError: If the checkpoint is past the recipe's number of steps.
+        Raises DataError if the checkpoint is of another model or version, or RecipeError if it is past `train.steps`.
         """
         self.progress = json_files.parse(values, StoredState, str(path)).counters
         if "logged_seconds" not in values["counters"]:  # checkpoint of version 0.1.0
