@@ -26,10 +26,10 @@ import torch
 from common import RESULTS, cores, publish, say, table
 
 from attnkit.models.base import Decode
-from attnkit.nbce.baselines import JOIN
+from attnkit.nbce.baselines import SEPARATOR
 from attnkit.nbce.merge import POOLS, Rule, merge_rows
 from attnkit.nbce.opening import open_model
-from attnkit.nbce.reader import CausalReader, PromptRow, gather
+from attnkit.nbce.reader import CausalReader, PromptRow, join_windows
 
 COUNTS = (1, 2, 4, 8, 16)
 ONE_ROW = (4, 16)
@@ -98,7 +98,7 @@ class DemonstrationCaches(NamedTuple):
         heads = [reader.row(text, "a").head for text in ("", *windows)]
         rows = reader.begin([PromptRow(head, (0,)) for head in heads])
         places = torch.arange(len(heads))
-        side = {n: gather(reader.select(rows, places[1 : n + 1]), n, [0]) for n in ONE_ROW}
+        side = {n: join_windows(reader.select(rows, places[1 : n + 1]), n, [0]) for n in ONE_ROW}
         concat, state, before = {}, reader.empty(1), 0
         for n in ONE_ROW:
             ids = [token for head in heads[before + 1 : n + 1] for token in head]
@@ -152,7 +152,7 @@ def measure(options: argparse.Namespace) -> None:
                 task.shots * COUNTS[-1],
             )
             lines = [text + task.labels[label] for text, label in shown]
-            windows = [JOIN.join(lines[at :: COUNTS[-1]]) for at in range(COUNTS[-1])]
+            windows = [SEPARATOR.join(lines[at :: COUNTS[-1]]) for at in range(COUNTS[-1])]
             caches = DemonstrationCaches.read(reader, windows)
             say(f"{name}, draw {draw + 1}: read in {time.perf_counter() - start:.0f} s")
             records = []

@@ -110,13 +110,13 @@ def likelihood(
     if method in POOLS:
         rule = Rule(method, top_p=1.0)
     elif method == "concat":
-        rows = [baselines.concatenated(reader, contexts, prompt, SPEC.max_length, limit=limit)[0]]
+        rows = [baselines.concatenate(reader, contexts, prompt, SPEC.max_length, limit=limit)[0]]
     else:
         window = method == "window"
-        rows = [baselines.side_by_side(reader, contexts, prompt)] if window else rows[:1]
+        rows = [baselines.parallel_windows(reader, contexts, prompt)] if window else rows[:1]
     model = MergedModel(reader, rule)
     state = model.start([rows])
-    up = reader.special  # tokens are those of the search from here on
+    up = reader.id_offset  # tokens are those of the search from here on
     text = gold if getattr(reader, "chat", False) else f" {gold}"  # a chat begins a line
     tokens = [*(token + up for token in reader.encode(text)), EOS]
     total, first, token = 0.0, 0.0, rows[0].tail[-1] + up
@@ -146,7 +146,7 @@ def conditions(
     if part == "length":
         some = drawn[PASSAGES]
         for size in (1, 2, 4, 8):
-            joined = [baselines.JOIN.join(some[i : i + size]) for i in range(0, len(some), size)]
+            joined = [baselines.SEPARATOR.join(some[i : i + size]) for i in range(0, len(some), size)]
             record = answered(reader, "entropy", joined, prompt, Rule())
             several = "contexts" if joined[1:] else "context"
             yield f"{len(joined)} {several} of {size}", PASSAGES, record | {"contexts": joined}

@@ -52,7 +52,7 @@ def passages(reader: ContextReader, options: argparse.Namespace) -> tuple[list[s
 def merged(reader: ContextReader, rows: Sequence[PromptRow], tokens: int) -> tuple[float, float]:
     """Seconds until the first token, and for each further one."""
     start = time.perf_counter()
-    model, up = MergedModel(reader, Rule()), reader.special
+    model, up = MergedModel(reader, Rule()), reader.id_offset
     state = model.start([list(rows)])
     token = torch.tensor([[rows[0].tail[-1] + up]])
     scores, state = model.advance(token, state)

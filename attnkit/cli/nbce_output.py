@@ -85,12 +85,12 @@ def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | 
 
 def _fitted(request: NbceRequest, prompts: Sequence[str], warns: bool) -> NbceRequest:
     """With answers as long as there is room for."""
-    from attnkit.nbce.reader import fitted
+    from attnkit.nbce.reader import fit_max_length
 
     if request.choices or not prompts[0].strip():
         return request
     texts = [one.text for one in request.contexts]
-    spec, notes = fitted(request.reader, texts, prompts, request.spec, request.fixed)
+    spec, notes = fit_max_length(request.reader, texts, prompts, request.spec, request.fixed)
     for note in notes if warns else ():
         console.warn(note)
     return request._replace(spec=spec)
@@ -103,9 +103,9 @@ def _ask(request: NbceRequest, method: str, prompts: Sequence[str]) -> "list[Rep
     if not prompts[0].strip():
         return [Reply("", [], [], None)]
     reader, limit = request.reader, None
-    if reader.trained is not None:  # as in evaluation, but for a prompt that alone is longer
+    if reader.trained_length is not None:  # as in evaluation, but for a prompt that alone is longer
         longest = max(reader.row("", text).longest for text in prompts)
-        limit = max(reader.trained + 1, longest) + request.spec.max_length
+        limit = max(reader.trained_length + 1, longest) + request.spec.max_length
     contexts = [[one.text for one in request.contexts]] * len(prompts)
     return ask(
         reader,

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from attnkit.errors import UsageError
-from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
+from attnkit.nbce.baselines import concatenate, parallel_windows, prompt_perplexities
 from attnkit.nbce.choices import encode_choices, label_logprobs
 from attnkit.nbce.merge import POOLS, Rule, merge_rows
 from attnkit.nbce.merged_search import Answer, TracedToken, answers
@@ -51,17 +51,17 @@ class Reply(NamedTuple):
         return bool(self.hypotheses) and self.hypotheses[0].complete
 
 
-def reply_of(reader: ContextReader, answer: Answer, asked: "AskedPrompt") -> Reply:
+def reply_of(reader: ContextReader, answer: Answer, prompt: "PreparedPrompt") -> Reply:
     """Build the reply from the answer of one row or of merged rows."""
     text = reader.decode(answer.hypotheses[0].ids if answer.hypotheses else [])
     source = None
     if answer.steps:
         # the end token says little about the source: it counts only if the answer has no other token
         ended = len(answer.steps) > len(answer.hypotheses[0].ids) > 0
-        told = [step.logprobs for step in (answer.steps[:-1] if ended else answer.steps)]
-        source = named_source(len(answer.steps[0].entropies), told, answer.prompt)
-    context = source.context if source else asked.context
-    return Reply(text, answer.hypotheses, answer.steps, context, asked.scores, asked.cut, source=source)
+        logprobs = [step.logprobs for step in (answer.steps[:-1] if ended else answer.steps)]
+        source = named_source(len(answer.steps[0].entropies), logprobs, answer.prompt)
+    context = source.context if source else prompt.context
+    return Reply(text, answer.hypotheses, answer.steps, context, prompt.scores, prompt.cut, source=source)
 
 
 def ask(
@@ -105,39 +105,40 @@ def ask(
     labels = encode_choices(reader, choices) if choices else {}
     output = max(map(len, labels.values()), default=spec.max_length)
     pairs = zip(contexts, prompts, strict=True)
-    asked = [AskedPrompt(*rows_of(reader, method, *pair, output, limit)) for pair in pairs]
+    prepared = [prepare_prompt(reader, method, *pair, output, limit) for pair in pairs]
     if method == "retrieval":
-        found = _by_prompt(asked, prompt_perplexities(reader, [r for p in asked for r in p.rows]))
-        asked = [p.answered_by(each.index(min(each)), each) for p, each in zip(asked, found, strict=True)]
+        values = prompt_perplexities(reader, [row for prompt in prepared for row in prompt.rows])
+        perplexities = _by_prompt(prepared, values)
+        prepared = [p.select(x.index(min(x)), x) for p, x in zip(prepared, perplexities, strict=True)]
     merging = _merging_rule(method, rule, alpha)
     if labels:
-        return [_choose(reader, method, one, labels, merging) for one in asked]
+        return [_choose(reader, method, prompt, labels, merging) for prompt in prepared]
     search = partial(answers, reader, spec=spec)
     if method == "best":
-        return _best(reader, asked, search)
-    written = search([one.rows for one in asked], merging)
-    if method not in POOLS:  # the concatenation of cad is no context among others
-        written = [one._replace(steps=[]) for one in written]
-    return [reply_of(reader, *pair) for pair in zip(written, asked, strict=True)]
+        return _best(reader, prepared, search)
+    found = search([prompt.rows for prompt in prepared], merging)
+    if method not in POOLS:  # the rows of cad are not contexts
+        found = [answer._replace(steps=[]) for answer in found]
+    return [reply_of(reader, *pair) for pair in zip(found, prepared, strict=True)]
 
 
-class AskedPrompt(NamedTuple):
+class PreparedPrompt(NamedTuple):
     """Rows from which a prompt is answered; the other fields are as in `Reply`."""
 
     rows: Sequence[PromptRow]
-    cut: str
+    cut: str = ""
     context: int | None = None
     scores: tuple[float, ...] = ()
 
-    def answered_by(self, context: int, scores: tuple[float, ...]) -> "AskedPrompt":
+    def select(self, context: int, scores: tuple[float, ...]) -> "PreparedPrompt":
         """Return a copy with only the row of `context`, which was selected by `scores`."""
-        return AskedPrompt([self.rows[context]], self.cut, context, scores)
+        return PreparedPrompt([self.rows[context]], self.cut, context, scores)
 
 
-def _by_prompt(asked: Sequence[AskedPrompt], values: Iterable[T]) -> list[tuple[T, ...]]:
+def _by_prompt(prompts: Sequence[PreparedPrompt], values: Iterable[T]) -> list[tuple[T, ...]]:
     """Group the values of all rows by prompt."""
     remaining = iter(values)
-    return [tuple(islice(remaining, len(one.rows))) for one in asked]
+    return [tuple(islice(remaining, len(prompt.rows))) for prompt in prompts]
 
 
 def _merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
@@ -147,20 +148,26 @@ def _merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
     return next((rule._replace(pool=pool) for pool in POOLS if pool == method), None)
 
 
-def _best(reader: ContextReader, asked: Sequence[AskedPrompt], search: Callable[..., list[Answer]]) -> list[Reply]:
+def _best(
+    reader: ContextReader, prompts: Sequence[PreparedPrompt], search: Callable[..., list[Answer]]
+) -> list[Reply]:
     """Answer each prompt from each context alone and return the likeliest answer, the first on ties."""
-    lines = [line for line, one in enumerate(asked) for _ in one.rows]
-    found = search([[row] for one in asked for row in one.rows], None, lines=lines)
+    lines = [line for line, prompt in enumerate(prompts) for _ in prompt.rows]
+    found = search([[row] for prompt in prompts for row in prompt.rows], None, lines=lines)
     replies = []
-    for one, each in zip(asked, _by_prompt(asked, found), strict=True):
-        scores = tuple(a.hypotheses[0].score if a.hypotheses else -math.inf for a in each)
-        at = scores.index(max(scores))
-        replies.append(reply_of(reader, each[at], one.answered_by(at, scores)))
+    for prompt, candidates in zip(prompts, _by_prompt(prompts, found), strict=True):
+        scores = tuple(answer.hypotheses[0].score if answer.hypotheses else -math.inf for answer in candidates)
+        best = scores.index(max(scores))
+        replies.append(reply_of(reader, candidates[best], prompt.select(best, scores)))
     return replies
 
 
 def _choose(
-    reader: ContextReader, method: str, asked: AskedPrompt, choices: Mapping[str, Sequence[int]], merging: Rule | None
+    reader: ContextReader,
+    method: str,
+    prompt: PreparedPrompt,
+    choices: Mapping[str, Sequence[int]],
+    merging: Rule | None,
 ) -> Reply:
     """Return the choice whose tokens, without an end token, have the highest log-probability after the prompt.
 
@@ -168,51 +175,50 @@ def _choose(
     context with the lowest entropy over the choices. `top_p` and `eta` have no effect.
     """
     if merging is not None:
-        merging = merging._replace(eta=0, top_p=1).check(len(asked.rows) - 1)
-    reader.check(asked.rows, max(map(len, choices.values())))
+        merging = merging._replace(eta=0, top_p=1).check(len(prompt.rows) - 1)
+    reader.check(prompt.rows, max(map(len, choices.values())))
     pool = method in POOLS
-    scores, prompt = label_logprobs(reader, asked.rows, [*choices.values()], scored=pool)
+    scores, prompt_logprobs = label_logprobs(reader, prompt.rows, [*choices.values()], scored=pool)
     if method == "best":
-        at = int(scores.amax(1).argmax())
-        asked, scores = asked.answered_by(at, ()), scores[at : at + 1]
+        context = int(scores.amax(1).argmax())
+        prompt, scores = prompt.select(context, ()), scores[context : context + 1]
     if merging is None:
         logprobs = scores[0].log_softmax(-1)
     else:
-        none = torch.tensor([-1], device=scores.device)
-        logprobs = merge_rows(scores[None], merging, none).logprobs[0]
+        previous = torch.tensor([-1], device=scores.device)
+        logprobs = merge_rows(scores[None], merging, previous).logprobs[0]
     best = int(logprobs.argmax())
     source = None
     if pool:
-        parts = scores[1:].log_softmax(-1)[:, best].tolist()
-        source = named_source(len(parts), [parts], prompt)
-        asked = asked._replace(context=source.context)
+        by_context = scores[1:].log_softmax(-1)[:, best].tolist()
+        source = named_source(len(by_context), [by_context], prompt_logprobs)
+        prompt = prompt._replace(context=source.context)
     probabilities = dict(zip(choices, logprobs.exp().tolist(), strict=True))
-    text = [*choices][best]
-    return Reply(text, [], [], asked.context, (), asked.cut, source, probabilities)
+    return Reply([*choices][best], [], [], prompt.context, (), prompt.cut, source, probabilities)
 
 
-def rows_of(
+def prepare_prompt(
     reader: ContextReader, method: str, contexts: Sequence[str], prompt: str, output: int, limit: int | None
-) -> tuple[list[PromptRow], str]:
-    """Return the rows of a prompt for `method`, and the sentence of `Reply.cut`."""
+) -> PreparedPrompt:
+    """Build the rows of a prompt for `method`, with room for `output` tokens."""
     if method in ("best", "retrieval"):
-        return [reader.row(text, prompt) for text in contexts], ""
+        return PreparedPrompt([reader.row(text, prompt) for text in contexts])
     if method == "none":
-        return [reader.row("", prompt)], ""
+        return PreparedPrompt([reader.row("", prompt)])
     if method == "window":
-        return [side_by_side(reader, contexts, prompt)], ""
+        return PreparedPrompt([parallel_windows(reader, contexts, prompt)])
     if method in POOLS:
-        return [reader.row(text, prompt) for text in ("", *contexts)], ""
-    row, cut = concatenated(reader, contexts, prompt, output, limit=limit)
-    return [row] if method == "concat" else [reader.row("", prompt), row], cut
+        return PreparedPrompt([reader.row(text, prompt) for text in ("", *contexts)])
+    row, cut = concatenate(reader, contexts, prompt, output, limit=limit)
+    return PreparedPrompt([row] if method == "concat" else [reader.row("", prompt), row], cut)
 
 
 def check_method(reader: ContextReader, method: str) -> None:
     """Raise UsageError if the method is unknown or not supported by the model."""
     if method not in METHODS:
         raise UsageError(f"method {method!r} is not known: {hint(method, METHODS)}")
-    if why := refusal(reader, method):
-        raise UsageError(f"method {method} does not work with {reader.name}: {why}; choose another method")
+    if reason := refusal(reader, method):
+        raise UsageError(f"method {method} does not work with {reader.name}: {reason}; choose another method")
 
 
 def refusal(reader: ContextReader, method: str) -> str:

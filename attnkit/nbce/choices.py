@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnkit.errors import NotFiniteError, UsageError
-from attnkit.nbce.reader import ContextReader, PromptRow, padded
+from attnkit.nbce.reader import ContextReader, PromptRow, pad_rows
 from attnkit.search.base import score_type
 
 
@@ -17,10 +17,10 @@ def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, l
     if len({*choices}) < max(2, len(choices)):
         raise UsageError("choices: give at least two, each once, as in positive,negative")
     encoded = {choice: reader.encode_answer(choice) for choice in choices}
-    for (one, ids), (other, longer) in permutations(encoded.items(), 2):
-        if longer[: len(ids)] == ids:
+    for (choice, ids), (other, other_ids) in permutations(encoded.items(), 2):
+        if other_ids[: len(ids)] == ids:
             raise UsageError(
-                f"choices: {other!r} begins with the tokens of {one!r}, so they cannot be told "
+                f"choices: {other!r} begins with the tokens of {choice!r}, so they cannot be told "
                 "apart: word them otherwise"
             )
     return encoded
@@ -37,24 +37,24 @@ def label_logprobs(
     """
     if scored and reader.scores_prompts:
         state, values = reader.begin_scored(rows)
-        asked = tuple(values[1:].tolist())
+        prompt_logprobs = tuple(values[1:].tolist())
     else:
-        state, asked = reader.begin(rows), ()
+        state, prompt_logprobs = reader.begin(rows), ()
     last = torch.tensor([[row.tail[-1]] for row in rows], device=reader.device)
     logits, state = reader.step(last, state)
     first = logits.to(score_type(logits)).log_softmax(-1)  # [R, V]
     scores = first[:, [ids[0] for ids in choices]]  # [R, C]
-    longer = [place for place, ids in enumerate(choices) if len(ids) > 1]
+    longer = [index for index, ids in enumerate(choices) if len(ids) > 1]
     if longer:
-        ids, real = (t.to(reader.device) for t in padded([choices[place] for place in longer]))
-        each = torch.arange(len(rows), device=reader.device).repeat_interleave(len(longer))
-        state = reader.select(state, each)
+        ids, real = (t.to(reader.device) for t in pad_rows([choices[index] for index in longer]))
+        copies = torch.arange(len(rows), device=reader.device).repeat_interleave(len(longer))
+        state = reader.select(state, copies)
         for column in range(ids.shape[1] - 1):
             logits, state = reader.step(ids[:, column, None].repeat(len(rows), 1), state)
             logprobs = logits.to(scores.dtype).log_softmax(-1)
-            after = ids[:, column + 1, None].repeat(len(rows), 1)
-            more = logprobs.gather(1, after).view(len(rows), -1)
-            scores[:, longer] += more.masked_fill(~real[:, column + 1], 0)
+            next_ids = ids[:, column + 1, None].repeat(len(rows), 1)
+            next_logprobs = logprobs.gather(1, next_ids).view(len(rows), -1)
+            scores[:, longer] += next_logprobs.masked_fill(~real[:, column + 1], 0)
     if scores.isnan().any():
         raise NotFiniteError(f"{reader.name} answers NaN: its weights are damaged")
-    return scores, asked
+    return scores, prompt_logprobs

@@ -64,16 +64,16 @@ def find(names: Iterable[str]) -> list[str]:
         path = Path(name)
         if path.is_dir():
             # glob skips hidden files and does not raise on invalid names
-            every = glob.glob(f"{glob.escape(name)}/**/*", recursive=True)
-            some = [one for one in every if Path(one).suffix.lower() in FORMATS]
-            what = f"the folder has no file of {', '.join(FORMATS)}"
+            names_below = glob.glob(f"{glob.escape(name)}/**/*", recursive=True)
+            matches = [match for match in names_below if Path(match).suffix.lower() in FORMATS]
+            reason = f"the folder has no file of {', '.join(FORMATS)}"
         elif name != STDIN and not path.exists() and glob.has_magic(name):
-            some, what = glob.glob(name, recursive=True), "no file has such a name"
+            matches, reason = glob.glob(name, recursive=True), "no file has such a name"
         else:
             found.append(name)
             continue
-        if not (files := sorted(one for one in some if Path(one).is_file())):
-            raise MissingInputError(f"{quoted(name, 200)}: {what}")
+        if not (files := sorted(match for match in matches if Path(match).is_file())):
+            raise MissingInputError(f"{quoted(name, 200)}: {reason}")
         found += files
     return found
 
@@ -99,8 +99,7 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
         raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
     if suffix != ".jsonl" and not lines:
         return [Context(_printable(text), name)]
-    lines_of = enumerate(text.split("\n"), 1)
-    return [_context(line, f"{name}:{number}") for number, line in lines_of if line.strip()]
+    return [_context(line, f"{name}:{i}") for i, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _rows(path: str, kind: str) -> list[Context]:
@@ -111,8 +110,7 @@ def _rows(path: str, kind: str) -> list[Context]:
     if "text" in names:
         column, rows = names.index("text"), rows[1:]
     elif len(names) > 1:
-        shown = quoted(", ".join(names))
-        raise DataError(f"{rows[0][0]}: no column is named text, and there are several: {shown}")
+        raise DataError(f"{rows[0][0]}: no column is named text, and there are several: {quoted(', '.join(names))}")
     return [Context(_printable(cells[column].rstrip("\n")), place) for place, cells in rows]
 
 
@@ -128,34 +126,34 @@ def prepare(
     Raises:
         UsageError: There is no context, or a single character has more tokens than a window.
     """
-    first: dict[str, Context] = {}
-    again, empty, notes = list[str](), list[str](), list[str]()
+    unique: dict[str, Context] = {}
+    duplicates, empty, notes = list[str](), list[str](), list[str]()
     for context in contexts:
         key = context.text.strip()
         if not key:
             empty.append(context.name)
-        elif context is not first.setdefault(key, context):
-            again.append(f"{context.name} = {first[key].name}")
-    if not first:
-        found = f" ({len(empty):,} empty)" if empty else ""
-        raise UsageError(f"there is no context{found}: give one with --context FILE or --contexts FILE.jsonl")
-    for names, what in ((empty, "empty"), (again, "duplicate")):
+        elif context is not unique.setdefault(key, context):
+            duplicates.append(f"{context.name} = {unique[key].name}")
+    if not unique:
+        detail = f" ({len(empty):,} empty)" if empty else ""
+        raise UsageError(f"there is no context{detail}: give one with --context FILE or --contexts FILE.jsonl")
+    for names, kind in ((empty, "empty"), (duplicates, "duplicate")):
         if names:
             more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-            notes.append(f"left out {len(names):,} {what}: {', '.join(names[:3])}{more}")
+            notes.append(f"left out {len(names):,} {kind}: {', '.join(names[:3])}{more}")
     if window is None:
-        return list(first.values()), notes
-    rows, many = list[Context](), 0
-    for context in first.values():
+        return list(unique.values()), notes
+    rows, num_split = list[Context](), 0
+    for context in unique.values():
         spans = windows(context.text, count, window)
-        many += len(spans) > 1
+        num_split += len(spans) > 1
         rows += [
             Context(context.text[start:end], context.file, start, len(spans) == 1)
             for start, end in spans
             if context.text[start:end].strip()
         ]
-    if many:
-        notes.append(f"contexts split into windows of {window:,} tokens: {many:,}; rows: {len(rows):,}")
+    if num_split:
+        notes.append(f"contexts split into windows of {window:,} tokens: {num_split:,}; rows: {len(rows):,}")
     return rows, notes
 
 
@@ -167,22 +165,22 @@ def windows(text: str, count: Callable[[str], int], size: int) -> list[tuple[int
     """
     cuts = [0]
     words = [*(match.start() for match in _WORD.finditer(text)), len(text)]
-    for start, end in pairwise([0, *(place for place in words if place)]):
+    for start, end in pairwise([0, *(offset for offset in words if offset)]):
         # a text has at most one token per byte plus one for its start, so only long words are counted
-        long = len(text[start:end].encode()) >= size and count(text[start:end]) > size
-        parts = regex.findall(r"\X", text[start:end]) if long else [text[start:end]]
+        too_long = len(text[start:end].encode()) >= size and count(text[start:end]) > size
+        parts = regex.findall(r"\X", text[start:end]) if too_long else [text[start:end]]
         cuts += list(accumulate(map(len, parts), initial=start))[1:]
-    found: list[tuple[int, int]] = []
-    at = 0
-    while at < len(cuts) - 1:
-        start = cuts[at]
-        ends = cuts[at + 1 : at + 1 + 4 * size]  # a mean of less than a quarter token per word is rare
-        fit = bisect_left(ends, True, key=lambda end: count(text[start:end]) > size)
-        if not fit:
+    spans: list[tuple[int, int]] = []
+    i = 0
+    while i < len(cuts) - 1:
+        start = cuts[i]
+        ends = cuts[i + 1 : i + 1 + 4 * size]  # a mean of less than a quarter token per word is rare
+        fitting = bisect_left(ends, True, key=lambda end: count(text[start:end]) > size)
+        if not fitting:
             raise UsageError(f"a window of {size:,} tokens is too small for the character {quoted(text[start])}")
-        at += fit
-        found.append((start, cuts[at]))
-    return found
+        i += fitting
+        spans.append((start, cuts[i]))
+    return spans
 
 
 def _printable(text: str) -> str:

@@ -18,30 +18,30 @@ from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.opening import one_line
 from attnkit.huggingface.quiet import transformers
 from attnkit.models.base import CachePositions, Decode
-from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, Real, SourceReader, copied, mapped
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, Real, SourceReader, copy_cache, map_states
 from attnkit.recipe.capability import window_issue
 
 TEMPLATE = "{context}\n\n{prompt}"
 """Default template; without a context, only the part after it is used."""
 CHAT_TEMPLATE = "{context}\n\nQuestion: {prompt}\nAnswer in a few words:"
 """Default template of the user message in a chat; it asks for brevity, since chat models answer in paragraphs."""
-GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
+KEY_VALUE_LAYERS = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 """Classes of cache layers that hold only keys and values of tokens; others have a recurrent state."""
 FROM_MASK = ("bloom",)
 """Model types that derive positions from the attention mask, without counting pads."""
-SPANS = ("sliding_window", "window_size", "local_attention", "attention_chunk_size")
+WINDOW_KEYS = ("sliding_window", "window_size", "local_attention", "attention_chunk_size")
 """Config keys of attention restricted to the last columns."""
-HOLE = 64
+MAX_PADS = 64
 """Maximum number of pads between two tokens in `_try_padding`."""
-NEAR = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Tolerance for equal logits, in standard deviations of the logits; for half precision `NEAR_HALF`."""
-NEAR_HALF = 0.3
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""Tolerance for equal logits, in standard deviations of the logits; for half precision `HALF_TOLERANCE`."""
+HALF_TOLERANCE = 0.3
 
 
 class TemplatedReader(ContextReader):
     """Base class for models of transformers: a template joins context and prompt."""
 
-    special = 4
+    id_offset = 4
 
     def __init__(self, opened: Pretrained, *, chat: bool, template: str) -> None:
         """Parse the template, and determine the tokens that the tokenizer puts before every text.
@@ -68,21 +68,20 @@ class TemplatedReader(ContextReader):
         self.after = rest.lstrip()
         self.gap = rest[: len(rest) - len(self.after)]
         added = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
-        marks = {str(token) for token in added if token.special}
-        marks |= {*self.tokenizer.all_special_tokens}
-        self.marks = tuple(sorted(mark for mark in marks if len(mark) > 1))
-        bare, whole = self.encode("a"), [int(id_) for id_ in self.tokenizer("a")["input_ids"]]
-        places = range(len(whole) - len(bare) + 1)
-        start = next((p for p in places if whole[p : p + len(bare)] == bare), 0)
-        self.begin_ids = () if chat else tuple(whole[:start])
+        special = {str(token) for token in added if token.special} | {*self.tokenizer.all_special_tokens}
+        self.special_tokens = tuple(sorted(token for token in special if len(token) > 1))
+        bare, full = self.encode("a"), [int(id_) for id_ in self.tokenizer("a")["input_ids"]]
+        offsets = range(len(full) - len(bare) + 1)
+        start = next((i for i in offsets if full[i : i + len(bare)] == bare), 0)
+        self.begin_ids = () if chat else tuple(full[:start])
 
     def end_ids(self, size: int) -> frozenset[int]:
         """Return the end tokens of the generation config, otherwise of the tokenizer, that are below `size`."""
-        found = self.model.generation_config.eos_token_id if self.model.can_generate() else None
-        if found is None:
-            found = self.tokenizer.eos_token_id
-        some = found if isinstance(found, list | tuple) else [found]
-        return frozenset(int(id_) for id_ in some if id_ is not None and 0 <= id_ < size)
+        ends = self.model.generation_config.eos_token_id if self.model.can_generate() else None
+        if ends is None:
+            ends = self.tokenizer.eos_token_id
+        ids = ends if isinstance(ends, list | tuple) else [ends]
+        return frozenset(int(id_) for id_ in ids if id_ is not None and 0 <= id_ < size)
 
     def encode(self, text: str) -> list[int]:
         return [int(id_) for id_ in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
@@ -97,7 +96,7 @@ class TemplatedReader(ContextReader):
         count = len(seen.valid if isinstance(seen, CachePositions) else seen)
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return state
-        return Decode(mapped(lambda some: some[0][rows], state.moving), ())
+        return Decode(map_states(lambda tensors: tensors[0][rows], state.moving), ())
 
     def texts(self, context: str, prompt: str) -> tuple[str, str]:
         """Fill the template; returns the text up to the end of the context, and the text that all rows share."""
@@ -112,10 +111,10 @@ class TemplatedReader(ContextReader):
             raise DataError(
                 f"{self.name}: its chat template fails: {one_line(error)}: leave it out (--chat)"
             ) from error
-        place = text.rfind(tail.strip())
-        if place < 0:
+        start = text.rfind(tail.strip())
+        if start < 0:
             raise UsageError("the chat template changes the prompt: leave it out (--chat)")
-        return text[:place], text[place:]
+        return text[:start], text[start:]
 
     def row(self, context: str, prompt: str) -> PromptRow:
         if not prompt.strip():
@@ -126,15 +125,15 @@ class TemplatedReader(ContextReader):
 
     def _encode_behind(self, lead: str, text: str) -> list[int]:
         """Encode a text as the continuation of `lead`, since some tokenizers mark the start of a text."""
-        before, whole = self.encode(lead), self.encode(lead + text)
-        if whole[: len(before)] == before and len(whole) > len(before):
-            return whole[len(before) :]
+        prefix, ids = self.encode(lead), self.encode(lead + text)
+        if ids[: len(prefix)] == prefix and len(ids) > len(prefix):
+            return ids[len(prefix) :]
         return self.encode(text.removeprefix(" "))
 
     def _plain(self, text: str) -> str:
         """Break up spellings of special tokens, with which a context could end the user's turn and fake another."""
-        for mark in self.marks:
-            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+        for token in self.special_tokens:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
 
 
@@ -153,16 +152,16 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             )
         super().__init__(opened, chat=chat, template=template)
         self.limit, self.kind = _limit(opened), f"a {self.model.config.model_type} model"
-        known = inspect.signature(self.model.forward).parameters
-        self.takes = {"position_ids", "logits_to_keep"} & set(known)
-        layers = self.empty(1).moving[0].layers if "past_key_values" in known else []
-        if not layers or {type(layer).__name__ for layer in layers} - {*GROWING}:
+        parameters = inspect.signature(self.model.forward).parameters
+        self.optional_arguments = {"position_ids", "logits_to_keep"} & set(parameters)
+        layers = self.empty(1).moving[0].layers if "past_key_values" in parameters else []
+        if not layers or {type(layer).__name__ for layer in layers} - {*KEY_VALUE_LAYERS}:
             raise UsageError(
                 f"{self.name}: {self.kind} keeps a running state of what it has read, which includes padding and "
                 "cannot be split by rows: use a model whose layers all attend to cached keys and values"
             )
         try:
-            self.size, self.shares, self.window_refusal = self._try_padding()
+            self.size, self.shares_prefixes, self.window_refusal = self._try_padding()
         except Exception as error:
             if isinstance(error, AttnkitError) or out_of_memory(error):
                 raise
@@ -170,7 +169,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 f"{self.name}: {self.kind} cannot read several rows at once: {one_line(error)}"
             ) from error
         self.ends = self.end_ids(self.size)
-        self.scores_prompts = self.shares
+        self.scores_prompts = self.shares_prefixes
 
     def encode_answer(self, text: str) -> list[int]:
         """See `ContextReader.encode_answer`; the answer follows a space, in a chat a line break."""
@@ -179,9 +178,9 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         return self._encode_behind("a", f" {text}")
 
     def empty(self, rows: int) -> Decode:
-        nothing = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)
+        valid = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)
         cache = transformers().DynamicCache(config=self.model.config)
-        return Decode((cache, CachePositions(nothing, nothing.long())), ())
+        return Decode((cache, CachePositions(valid, valid.long())), ())
 
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False, shift: int = 0
@@ -191,54 +190,55 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         cache, seen = state.moving
         seen = seen.add(real) if seen.valid.shape[1] else CachePositions.of(real)
         positions = (seen.positions[:, -ids.shape[1] :] + shift).masked_fill(~real, 0)
-        given = {"position_ids": positions, "logits_to_keep": 0 if every else 1}
+        optional = {"position_ids": positions, "logits_to_keep": 0 if every else 1}
         with torch.no_grad(), quiet():
             out = self.model(
                 input_ids=ids,
                 attention_mask=seen.valid.long(),
-                past_key_values=copied(cache),
+                past_key_values=copy_cache(cache),
                 use_cache=True,
-                **{name: value for name, value in given.items() if name in self.takes},
+                **{name: value for name, value in optional.items() if name in self.optional_arguments},
             )
         return out.logits, Decode((out.past_key_values, seen), ())
 
     def _try_padding(self) -> tuple[int, bool, str]:
         """Return vocabulary size, `shares` and `window_refusal`; raises UsageError if left padding changes logits."""
         size = self.model.get_input_embeddings().weight.shape[0]
-        limit = self.limit if self.limit is not None else 2 * HOLE
+        limit = self.limit if self.limit is not None else 2 * MAX_PADS
         count = max(2, min(8, limit // 4))
         ids = (torch.arange(2 * count, device=self.device).view(2, count) * 37 + 5) % size
         real = torch.ones_like(ids, dtype=torch.bool)
         alone = self.step(ids, self.empty(2))[0]
-        near = NEAR.get(alone.dtype, NEAR_HALF) * float(alone.double().std(unbiased=False))
+        tolerance = TOLERANCE.get(alone.dtype, HALF_TOLERANCE) * float(alone.double().std(unbiased=False))
 
         def same(other: Tensor) -> bool:
-            return float((alone[0] - other[0]).abs().double().max()) <= near
+            return float((alone[0] - other[0]).abs().double().max()) <= tolerance
 
-        wide = max(1, min(HOLE, limit // 2))
-        pads = torch.zeros((2, wide), dtype=torch.long, device=self.device)
-        hole = torch.tensor([[False], [True]], device=self.device).expand(2, wide)
+        num_pads = max(1, min(MAX_PADS, limit // 2))
+        pads = torch.zeros((2, num_pads), dtype=torch.long, device=self.device)
+        # row 0 has pads, row 1 has tokens of id 0 in their place
+        pads_real = torch.tensor([[False], [True]], device=self.device).expand(2, num_pads)
         first, last, empty = ids[:, :-1], ids[:, -1:], self.empty(2)
-        before = torch.cat((hole, real[:, 1:]), 1)
-        state = self.advance(torch.cat((pads, first), 1), empty, before)[1]
+        left_padded = torch.cat((pads_real, real[:, 1:]), 1)
+        state = self.advance(torch.cat((pads, first), 1), empty, left_padded)[1]
         if not same(self.step(last, state)[0]):
             raise UsageError(
                 f"{self.name}: {self.kind} gives a row other logits with padding before it, "
                 "so contexts of different lengths cannot be read side by side"
             )
         config = self.model.config.get_text_config()  # the test rows may be shorter than a window
-        if any(empty.moving[0].is_sliding) or any(getattr(config, name, None) for name in SPANS):
+        if any(empty.moving[0].is_sliding) or any(getattr(config, name, None) for name in WINDOW_KEYS):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
-        started = self.advance(first, empty)[1]
-        counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
-        if not counts or not same(self.step(last, self.advance(pads, started, hole)[1])[0]):
+        prefix = self.advance(first, empty)[1]
+        skips_pads = "position_ids" in self.optional_arguments or self.model.config.model_type in FROM_MASK
+        if not skips_pads or not same(self.step(last, self.advance(pads, prefix, pads_real)[1])[0]):
             return alone.shape[1], False, "its attention depends on the distance of columns"
         parts = (part for part in self.model.modules() if isinstance(part, Attention))
         if any(part.by_distance for part in parts):  # a converted model; its cache keeps keys, whatever `state` is
             return alone.shape[1], True, window_issue("", by_distance=True)
-        here, moved = (self.advance(last, started, shift=by)[0] for by in (0, count))
-        why = "its positions cannot be set: it counts the tokens that it sees"
-        return alone.shape[1], True, why if torch.equal(here, moved) else ""
+        unshifted, shifted = (self.advance(last, prefix, shift=shift)[0] for shift in (0, count))
+        refusal = "its positions cannot be set: it counts the tokens that it sees"
+        return alone.shape[1], True, refusal if torch.equal(unshifted, shifted) else ""
 
 
 class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
@@ -252,12 +252,12 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         self.limit = self.source_limit = opened.limit
         self.size = self.model.get_output_embeddings().weight.shape[0]
         self.ends = self.end_ids(self.size)
-        settings, config = self.model.generation_config, self.model.config
-        starts = (getattr(one, "decoder_start_token_id", None) for one in (settings, config))
-        start = next((one for one in starts if one is not None), None)
+        configs = self.model.generation_config, self.model.config
+        starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+        start = next((id_ for id_ in starts if id_ is not None), None)
         if start is None:
             raise UsageError(f"{self.name}: no decoder_start_token_id: it cannot start an output")
-        forced = settings.forced_bos_token_id
+        forced = self.model.generation_config.forced_bos_token_id
         self.output_start = (start,) if forced is None else (start, forced)
 
     def row(self, context: str, prompt: str) -> PromptRow:
@@ -277,13 +277,13 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
-        own, cross, hidden, valid = state.moving
+        self_cache, cross_cache, hidden, valid = state.moving
         with torch.no_grad(), quiet():
             out = self.model(
                 decoder_input_ids=ids,
                 encoder_outputs=(hidden,),
                 attention_mask=valid.long(),
-                past_key_values=transformers().EncoderDecoderCache(copied(own), copied(cross)),
+                past_key_values=transformers().EncoderDecoderCache(copy_cache(self_cache), copy_cache(cross_cache)),
                 use_cache=True,
             )
         cache = out.past_key_values
@@ -294,8 +294,8 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
 def _limit(opened: Pretrained) -> int | None:
     """Return the maximum row length; for LongRoPE the original one, beyond which frequencies change for all rows."""
     config = opened.model.config.get_text_config()
-    rotary = getattr(config, "rope_parameters", None) or {}
-    key, first = "original_max_position_embeddings", None
-    if rotary.get("rope_type") == "longrope":
-        first = rotary.get(key) or getattr(config, key, None)
-    return min((limit for limit in (opened.limit, first or None) if limit is not None), default=None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    key, original = "original_max_position_embeddings", None
+    if rope.get("rope_type") == "longrope":
+        original = rope.get(key) or getattr(config, key, None)
+    return min((limit for limit in (opened.limit, original or None) if limit is not None), default=None)

@@ -23,7 +23,7 @@ from attnkit.text import hint
 
 Pool = Literal["entropy", "mean", "max", "weighted"]
 POOLS: tuple[Pool, ...] = get_args(Pool)
-RANKED = 1024
+FIRST_RANKED = 1024
 """Number of tokens ranked at first; 8 times as many each time that their mass is below `top_p`."""
 
 
@@ -55,11 +55,11 @@ class Rule(NamedTuple):
             raise UsageError(f"pool {self.pool!r} is not known: {hint(self.pool, POOLS)}")
         if contexts < 1:
             raise UsageError("there is no context: at least one row beside the empty one is needed")
-        for name, least, most in (("beta", -1, math.inf), ("eta", 0, math.inf), ("top_p", 0, 1)):
+        for name, minimum, maximum in (("beta", -1, math.inf), ("eta", 0, math.inf), ("top_p", 0, 1)):
             value = getattr(self, name)
-            if not least <= value <= most or math.isinf(value):
-                above = f"at least {least}" + ("" if math.isinf(most) else f", at most {most}")
-                raise UsageError(f"{name} must be {above}, got {value:g}")
+            if not minimum <= value <= maximum or math.isinf(value):
+                bounds = f"at least {minimum}" + ("" if math.isinf(maximum) else f", at most {maximum}")
+                raise UsageError(f"{name} must be {bounds}, got {value:g}")
         weights = self.weights
         if weights is None:
             return self
@@ -103,12 +103,12 @@ def merge(
     """
     if logits.dim() != 2:
         raise UsageError(f"logits must be [contexts + 1, vocabulary], got {list(logits.shape)}")
-    given = None if weights is None else tuple(float(weight) for weight in weights)
-    rule = Rule(pool, beta, eta, top_p, given).check(len(logits) - 1)
+    fixed_weights = None if weights is None else tuple(float(weight) for weight in weights)
+    rule = Rule(pool, beta, eta, top_p, fixed_weights).check(len(logits) - 1)
     if previous is not None and not 0 <= previous < len(logits) - 1:
         raise UsageError(f"previous must be a context from 0 to {len(logits) - 2}, got {previous}")
-    before = torch.tensor([-1 if previous is None else previous], device=logits.device)
-    merged = merge_rows(logits[None], rule, before)
+    last_chosen = torch.tensor([-1 if previous is None else previous], device=logits.device)
+    merged = merge_rows(logits[None], rule, last_chosen)
     if bool(merged.logprobs.isnan().any()):
         raise UsageError("a row of logits holds NaN, or no token that is possible")
     chosen = int(merged.chosen)
@@ -117,37 +117,37 @@ def merge(
 
 def merge_rows(logits: Float[Tensor, "R rows V"], rule: Rule, previous: Int[Tensor, " R"]) -> MergedDistributions:
     """Batched `merge` of R hypotheses; `previous` is -1 if no context has been selected. NaN propagates."""
-    whole = torch.log_softmax(logits.to(base.score_type(logits)), -1)
-    kept, entropies = nucleus(whole.flatten(0, 1), rule.top_p)
-    kept, entropies = kept.view_as(whole), entropies.view(whole.shape[:2])[:, 1:]
-    alone = _cut(whole[:, 0], kept[:, 0])
+    logprobs = torch.log_softmax(logits.to(base.score_type(logits)), -1)
+    kept, entropies = nucleus(logprobs.flatten(0, 1), rule.top_p)
+    kept, entropies = kept.view_as(logprobs), entropies.view(logprobs.shape[:2])[:, 1:]
+    alone = _truncate(logprobs[:, 0], kept[:, 0])
     chosen = torch.full_like(previous, -1)
     if rule.pool == "entropy":
         again = torch.arange(entropies.shape[1], device=previous.device) == previous[:, None]
         chosen = (entropies - rule.eta * again.to(entropies.dtype)).argmin(1)
-        place = torch.arange(len(whole), device=previous.device), chosen + 1
-        merged = combine(_cut(whole[place], kept[place]), alone, rule.beta)
+        index = torch.arange(len(logprobs), device=previous.device), chosen + 1
+        merged = combine(_truncate(logprobs[index], kept[index]), alone, rule.beta)
     elif rule.pool == "max":
-        merged = combine(_cut(whole[:, 1:], kept[:, 1:]).amax(1), alone, rule.beta)
+        merged = combine(_truncate(logprobs[:, 1:], kept[:, 1:]).amax(1), alone, rule.beta)
     else:
         weights = torch.softmax(-entropies, 1)
         if rule.pool == "mean":
             weights = torch.full_like(entropies, 1 / entropies.shape[1])
         elif rule.weights is not None:
             weights = entropies.new_tensor(rule.weights).expand_as(entropies)
-        merged = combine(mixture(whole[:, 1:], kept[:, 1:], weights), alone, rule.beta)
+        merged = combine(mixture(logprobs[:, 1:], kept[:, 1:], weights), alone, rule.beta)
         disjoint = (merged == -math.inf).all(-1)  # no token is in the nucleus of every context
         if bool(disjoint.any()):
             union = (kept[:, 1:] & (weights != 0)[:, :, None]).any(1)
-            every = whole[:, 1:] != -math.inf
-            uncut = combine(mixture(whole[:, 1:], every, weights), whole[:, 0], rule.beta)
-            merged = torch.where(disjoint[:, None], _cut(uncut, union), merged)
+            possible = logprobs[:, 1:] != -math.inf
+            fallback = combine(mixture(logprobs[:, 1:], possible, weights), logprobs[:, 0], rule.beta)
+            merged = torch.where(disjoint[:, None], _truncate(fallback, union), merged)
             # if no token of the union is possible under all contexts, fall back to all tokens
-            merged = torch.where((merged == -math.inf).all(-1, keepdim=True), uncut, merged)
-    return MergedDistributions(merged.log_softmax(-1), chosen, entropies, whole)
+            merged = torch.where((merged == -math.inf).all(-1, keepdim=True), fallback, merged)
+    return MergedDistributions(merged.log_softmax(-1), chosen, entropies, logprobs)
 
 
-def _cut(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> Tensor:
+def _truncate(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> Tensor:
     return logprobs.masked_fill(~kept, -math.inf)
 
 
@@ -163,8 +163,8 @@ def mixture(
 ) -> Float[Tensor, "R V"]:
     """Average log-probabilities over n rows; -inf for tokens not kept in every row with nonzero weight."""
     floor = torch.finfo(rows.dtype).min / 2  # finite, because 0 * -inf in the matrix product is NaN
-    known = torch.where(kept, rows, torch.tensor(floor, dtype=rows.dtype, device=rows.device))
-    mean = (weights[:, None] @ known)[:, 0]
+    finite = torch.where(kept, rows, torch.tensor(floor, dtype=rows.dtype, device=rows.device))
+    mean = (weights[:, None] @ finite)[:, 0]
     # a weight above 1e-30 on a token that is not kept pulls the mean below this threshold
     return mean.masked_fill(mean < floor * 1e-30, -math.inf)
 
@@ -178,7 +178,7 @@ def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, 
     size = logprobs.shape[1]
     if top_p >= 1:
         return logprobs != -math.inf, entropy(logprobs.exp(), logprobs)
-    count = RANKED
+    count = FIRST_RANKED
     while True:
         values = ranked(logprobs, count)
         count, mass = values.shape[1], values.exp()
@@ -186,26 +186,26 @@ def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, 
             break
         count *= 8
     # a token is kept while all likelier tokens together have less mass than top_p; `begin` is the first kept place
-    reached = mass.cumsum(1)
-    begin = torch.searchsorted(reached, reached[:, -1:] - top_p, right=True).clamp(0, count - 1)
-    least = values.gather(1, begin)
-    kept = logprobs >= least.clamp_min(torch.finfo(least.dtype).min)
-    kept |= least.isnan()
+    cumulative = mass.cumsum(1)
+    begin = torch.searchsorted(cumulative, cumulative[:, -1:] - top_p, right=True).clamp(0, count - 1)
+    smallest = values.gather(1, begin)
+    kept = logprobs >= smallest.clamp_min(torch.finfo(smallest.dtype).min)
+    kept |= smallest.isnan()
     inside = torch.arange(count, device=values.device) >= begin
     below = values.gather(1, (begin - 1).clamp_min(0))
-    tied = torch.where(begin > 0, below == least, torch.tensor(count < size, device=begin.device))
+    tied = torch.where(begin > 0, below == smallest, torch.tensor(count < size, device=begin.device))
     # `>=` kept all tokens tied with the least likely one of the set: drop the surplus, highest ids first
     for row in tied[:, 0].nonzero()[:, 0]:
-        many = int((values[row, begin[row] :] == least[row]).sum())
-        kept[row, (logprobs[row] == least[row]).nonzero()[many:, 0]] = False
+        num_kept = int((values[row, begin[row] :] == smallest[row]).sum())
+        kept[row, (logprobs[row] == smallest[row]).nonzero()[num_kept:, 0]] = False
     return kept, entropy(mass.masked_fill_(~inside, 0), values)
 
 
 def entropy(mass: Float[Tensor, "R V"], logprobs: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
     """Compute -sum p log p of each row, with 0 log 0 = 0."""
     # clamped, because 0 * -inf is NaN; p log p below -100 is negligible
-    found: Tensor = torch.linalg.vecdot(mass, logprobs.clamp_min(-100))
-    return -found
+    negative: Tensor = torch.linalg.vecdot(mass, logprobs.clamp_min(-100))
+    return -negative
 
 
 def ranked(logprobs: Float[Tensor, "R V"], count: int) -> Float[Tensor, "R n"]:

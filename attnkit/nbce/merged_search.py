@@ -73,12 +73,13 @@ class MergedState(NamedTuple):
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "MergedState":
         """See `Decode.select`."""
         lines = self.lines if stay is None else self.lines[stay]
-        before, now = len(self.previous) // len(self.lines), len(rows) // max(1, len(lines))
+        old_beams, new_beams = len(self.previous) // len(self.lines), len(rows) // max(1, len(lines))
         context = torch.arange(self.rows, device=rows.device)
-        old = rows.view(-1, 1, now)
-        places = (old // before * self.rows + context[:, None]) * before + old % before
+        hypotheses = rows.view(-1, 1, new_beams)
+        # from indices into [prompts, beams] to indices into [prompts, rows, beams]
+        indices = (hypotheses // old_beams * self.rows + context[:, None]) * old_beams + hypotheses % old_beams
         begun = None if stay is None else (stay[:, None] * self.rows + context).flatten()
-        cache = self.reader.select(self.cache, places.flatten(), begun)
+        cache = self.reader.select(self.cache, indices.flatten(), begun)
         written = None if self.written is None else self.written[rows]
         return self._replace(cache=cache, lines=lines, previous=self.previous[rows], written=written)
 
@@ -89,7 +90,7 @@ class MergedModel:
     def __init__(self, reader: ContextReader, rule: Rule | None) -> None:
         """Without `rule`, each prompt has a single row, which is continued without merging."""
         self.reader, self.rule = reader, rule
-        self.output, self.out_features = self, reader.size + reader.special
+        self.output, self.out_features = self, reader.size + reader.id_offset
         self.prompts: list[tuple[float, ...]] = []
         """By line: log-probability of the prompt under each context, in nats."""
         self.steps: dict[tuple[int, ...], tuple[TracedToken, int | None, list[int], Tensor]] = {}
@@ -101,7 +102,7 @@ class MergedModel:
 
     def start(self, prompts: Sequence[Sequence[PromptRow]]) -> MergedState:
         """Read the rows of all prompts, which have the same number of rows."""
-        rows = [row for some in prompts for row in some]
+        rows = [row for prompt in prompts for row in prompt]
         count, device = len(prompts), self.reader.device
         previous = torch.full((count,), -1, device=device)
         lines = torch.arange(count, device=device)
@@ -117,15 +118,15 @@ class MergedModel:
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
         # finished hypotheses are continued with arbitrary tokens, possibly outside the reader's vocabulary
-        own = (ids - self.reader.special).clamp_min(0)
-        tokens = own.view(prompts, 1, beams).expand(shape).reshape(-1, 1)
+        reader_ids = (ids - self.reader.id_offset).clamp_min(0)
+        tokens = reader_ids.view(prompts, 1, beams).expand(shape).reshape(-1, 1)
         logits, cache = self.reader.step(tokens, state.cache)
         rows = logits.view(*shape, -1).transpose(1, 2).flatten(0, 1)  # [R, rows, V]
         if self.rule is not None:
             merged = merge_rows(rows, self.rule, state.previous)
         else:
-            alone = rows[:, 0].to(score_type(rows)).log_softmax(-1)
-            merged = MergedDistributions(alone, state.previous, alone[:, :0], alone[:, None])
+            logprobs = rows[:, 0].to(score_type(rows)).log_softmax(-1)
+            merged = MergedDistributions(logprobs, state.previous, logprobs[:, :0], logprobs[:, None])
         written = ids[:, :0] if state.written is None else torch.cat((state.written, ids), 1)
         state = state._replace(cache=cache, previous=merged.chosen, written=written)
         if self.rule is not None:
@@ -135,14 +136,14 @@ class MergedModel:
     def _record(self, merged: MergedDistributions, state: MergedState, written: Int[Tensor, "R t"]) -> None:
         """Record the log-probabilities of the likeliest tokens after `written` under each context."""
         rows = merged.rows
-        logs = self._to_search_ids(rows.flatten(0, 1)).view(*rows.shape[:2], -1)  # [R, rows, U]
-        every = torch.arange(len(rows), device=rows.device)
-        alone, selected = logs[:, 0].argmax(-1), logs[every, merged.chosen + 1].argmax(-1)
+        by_row = self._to_search_ids(rows.flatten(0, 1)).view(*rows.shape[:2], -1)  # [R, rows, U]
+        hypotheses = torch.arange(len(rows), device=rows.device)
+        alone, selected = by_row[:, 0].argmax(-1), by_row[hypotheses, merged.chosen + 1].argmax(-1)
         pooled = self._to_search_ids(merged.logprobs)
         likeliest = pooled.topk(min(TRACED, pooled.shape[1])).indices
-        known = logs[:, 1:].gather(2, likeliest[:, None].expand(-1, rows.shape[1] - 1, -1))
+        by_context = by_row[:, 1:].gather(2, likeliest[:, None].expand(-1, rows.shape[1] - 1, -1))
         beams = len(rows) // len(state.lines)
-        for line, prefix, chosen, entropies, token, other, tokens, logprobs in zip(
+        for line, prefix, chosen, entropies, top_alone, top_selected, tokens, logprobs in zip(
             state.lines.repeat_interleave(beams).tolist(),
             written.tolist(),
             merged.chosen.tolist(),
@@ -150,36 +151,37 @@ class MergedModel:
             alone.tolist(),
             selected.tolist(),
             likeliest.tolist(),
-            known.mT.cpu(),
+            by_context.mT.cpu(),
             strict=True,
         ):
             step = TracedToken("", None if chosen < 0 else chosen, tuple(entropies))
-            both = token if token == other else None
-            self.steps[line, *prefix] = step, both, tokens, logprobs
+            agreed = top_alone if top_alone == top_selected else None
+            self.steps[line, *prefix] = step, agreed, tokens, logprobs
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
         """Convert to the search's vocabulary, whose EOS has the total probability of the reader's end tokens."""
-        count = self.reader.special
-        if not count:
+        offset = self.reader.id_offset
+        if not offset:
             return logprobs
         ends = torch.tensor(sorted(self.reader.ends), dtype=torch.long, device=logprobs.device)
-        special = logprobs.new_full((len(logprobs), count), -torch.inf)
+        special = logprobs.new_full((len(logprobs), offset), -torch.inf)
         special[:, EOS] = logprobs[:, ends].logsumexp(1)
-        out = torch.cat((special, logprobs), 1)  # U = count + V
-        out[:, ends + count] = -torch.inf
+        out = torch.cat((special, logprobs), 1)  # U = offset + V
+        out[:, ends + offset] = -torch.inf
         return out
 
     def answer(self, line: int, hypotheses: Sequence[Hypothesis]) -> Answer:
         """Convert the hypotheses to the reader's token ids and look up the trace of the best hypothesis."""
         steps = []
-        for one in hypotheses[:1]:
-            for at, token in enumerate([*one.ids, *([EOS] if one.complete else [])]):
-                if found := self.steps.get((line, *one.ids[:at])):
-                    step, both, tokens, logprobs = found
-                    under = logprobs[tokens.index(token)].tolist() if token in tokens else ()
-                    steps.append(step._replace(agreed=token == both, logprobs=tuple(under)))
-        up, prompt = self.reader.special, self.prompts[line] if self.prompts else ()
-        return Answer([one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps, prompt)
+        for best in hypotheses[:1]:
+            for i, token in enumerate([*best.ids, *([EOS] if best.complete else [])]):
+                if recorded := self.steps.get((line, *best.ids[:i])):
+                    step, agreed, tokens, logprobs = recorded
+                    by_context = logprobs[tokens.index(token)].tolist() if token in tokens else ()
+                    steps.append(step._replace(agreed=token == agreed, logprobs=tuple(by_context)))
+        offset, prompt = self.reader.id_offset, self.prompts[line] if self.prompts else ()
+        converted = [hypothesis._replace(ids=[i - offset for i in hypothesis.ids]) for hypothesis in hypotheses]
+        return Answer(converted, steps, prompt)
 
 
 @torch.inference_mode()
@@ -210,33 +212,31 @@ def answers(
     method = beam_search if spec.method == "beam" else greedy_or_sample
     numbers = range(len(prompts)) if lines is None else lines
     found: dict[int, Answer] = {}
-    for places in _batches(prompts, spec):
-        batch = [prompts[place] for place in places]
+    for indices in _batches(prompts, spec):
+        batch = [prompts[index] for index in indices]
         model = MergedModel(reader, rule)
         state = model.start(batch)
         last = torch.tensor([[rows[0].tail[-1]] for rows in batch], device=reader.device)
-        seeds = [numbers[place] for place in places]
-        some = method(model, state, last + reader.special, spec, spec.max_length, seeds)
-        found |= {
-            place: model.answer(line, hypotheses)
-            for line, (place, hypotheses) in enumerate(zip(places, some, strict=True))
-        }
-    return [found[place] for place in range(len(prompts))]
+        seeds = [numbers[index] for index in indices]
+        outputs = method(model, state, last + reader.id_offset, spec, spec.max_length, seeds)
+        for line, (index, hypotheses) in enumerate(zip(indices, outputs, strict=True)):
+            found[index] = model.answer(line, hypotheses)
+    return [found[index] for index in range(len(prompts))]
 
 
 def _batches(prompts: Sequence[Sequence[PromptRow]], spec: SearchConfig) -> Iterator[list[int]]:
     """Yield batches of prompt indices with equal numbers of rows and windows, within `spec.batch_tokens`."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for place, rows in enumerate(prompts):
-        groups[len(rows), 1 + len(rows[0].beside)].append(place)
-    for (count, windows), places in groups.items():
+    for index, rows in enumerate(prompts):
+        groups[len(rows), 1 + len(rows[0].other_heads)].append(index)
+    for (num_rows, windows), indices in groups.items():
         batch: list[int] = []
         longest = 0
-        for place in places:
-            size = max(row.longest for row in prompts[place]) * windows + spec.max_length
-            longest = max(longest, size)
-            if batch and (len(batch) + 1) * count * spec.width * longest > spec.batch_tokens:
+        for index in indices:
+            length = max(row.longest for row in prompts[index]) * windows + spec.max_length
+            longest = max(longest, length)
+            if batch and (len(batch) + 1) * num_rows * spec.width * longest > spec.batch_tokens:
                 yield batch
-                batch, longest = [], size
-            batch.append(place)
+                batch, longest = [], length
+            batch.append(index)
         yield batch

@@ -38,8 +38,8 @@ def open_model(
     """
     if is_run(str(name)):
         options = {"dtype": dtype != "float32", "chat or template": chat or template}
-        if given := [word for word, value in options.items() if value]:
-            raise UsageError(f"{name}: a run of attnkit takes no {given[0]}: leave it out")
+        if refused := [option for option, is_set in options.items() if is_set]:
+            raise UsageError(f"{name}: a run of attnkit takes no {refused[0]}: leave it out")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
 
@@ -63,10 +63,8 @@ def open_run(run: Run, device: str = "cpu") -> ContextReader:
     if run.recipe.model.shape == "encoder":
         raise UsageError(f"{run.path}: an encoder alone writes no answers")
     model, tokenizer, name = run.model(device), run.tokenizer(), named(str(run.path))
-    longest = run.recipe.data.max_length
+    max_length = run.recipe.data.max_length
     if model.shape == "encoder-decoder":
-        reader: ContextReader = EncoderDecoderReader(model, tokenizer, name, longest)
-    else:
-        pairs = run.recipe.task != "language-modeling"
-        reader = LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)
-    return reader
+        return EncoderDecoderReader(model, tokenizer, name, max_length)
+    pairs = run.recipe.task != "language-modeling"
+    return LanguageModelReader(model, tokenizer, name, pairs=pairs, trained_length=max_length)

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 PORTION = 32  # questions per call of `ask`, and between two progress reports
 MODELS = "models"  # results folder of models that are not runs, beside the variants of a recipe
-LONGEST_NAME = 120
-MERGING = ("beta", "eta", "top_p", "alpha", "limit")  # settings that answers depend on besides the method
+MAX_NAME_LENGTH = 120
+MERGE_SETTINGS = ("beta", "eta", "top_p", "alpha", "limit")  # settings that answers depend on besides the method
 
 
 @dataclass
@@ -75,8 +75,8 @@ class EvaluatedModel:
     def of_run(cls, run: "Run", device: str = "cpu") -> "EvaluatedModel":
         """Wrap a finished run, in which the answers are stored."""
         name, weights = f"{run.variant} seed {run.seed}", run.weights_sha256
-        longest = run.recipe.data.max_length
-        return cls(name, System.of_run(run), run, weights, longest, lambda: open_run(run, device), recipe=run.recipe)
+        limit = run.recipe.data.max_length
+        return cls(name, System.of_run(run), run, weights, limit, lambda: open_run(run, device), recipe=run.recipe)
 
     @classmethod
     def of_reader(
@@ -84,7 +84,7 @@ class EvaluatedModel:
     ) -> "EvaluatedModel":
         """Wrap any other model; its answers are stored in <out>/<recipe>/models/<name>."""
         folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
-        results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-LONGEST_NAME:]))
+        results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-MAX_NAME_LENGTH:]))
         parameters = sum(weight.numel() for weight in reader.model.parameters())
         system = System(recipe, name, None, results.path.as_posix(), parameters)
         weights = _weights_digest(reader.model)
@@ -126,25 +126,26 @@ def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConf
             points[key] = points[key][:1]
     for point in product(*points.values()):
         chosen = dict(zip(points, point, strict=True))
-        several = [f"{key}={value:g}" for key, value in chosen.items() if points[key][1:]]
-        yield ",".join((method, *several)), spec.model_copy(update=chosen)
+        swept = [f"{key}={value:g}" for key, value in chosen.items() if points[key][1:]]
+        yield ",".join((method, *swept)), spec.model_copy(update=chosen)
 
 
 def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
     """Return the method of `ask` and the merge rule; `spec` has a single value of each setting."""
-    word, changes = ABLATIONS.get(method, (method, {}))
-    beta, eta, top_p = (changes.get(key, getattr(spec, key)) for key in ("beta", "eta", "top_p"))
-    return word, Rule("entropy", beta, eta, top_p)
+    pool, fixed = ABLATIONS.get(method, (method, {}))
+    beta, eta, top_p = (fixed.get(key, getattr(spec, key)) for key in ("beta", "eta", "top_p"))
+    return pool, Rule("entropy", beta, eta, top_p)
 
 
-def evaluate_run(run: "Run", recipe: "Recipe | None" = None, splits: Sequence[str] = (), **how: Any) -> list[ScoreRow]:
+def evaluate_run(
+    run: "Run", recipe: "Recipe | None" = None, splits: Sequence[str] = (), **options: Any
+) -> list[ScoreRow]:
     """Evaluate a run of any task with `recipe` (default: its own) and `splits` (default: the recipe's)."""
     recipe = recipe or run.recipe
     evaluate_task: Callable[..., list[ScoreRow]] = evaluation.evaluate
     if run.recipe.task == "question-answering":
-        evaluate_task, how["spec"] = evaluate, recipe.contexts
-    names = splits or recipe.eval.splits
-    return evaluate_task(run, names, recipe.eval, search=recipe.search, **how)
+        evaluate_task, options["spec"] = evaluate, recipe.contexts
+    return evaluate_task(run, splits or recipe.eval.splits, recipe.eval, search=recipe.search, **options)
 
 
 def evaluate(
@@ -177,10 +178,10 @@ def _packed_rows(
 ) -> list[ScoreRow]:
     """Return all rows of a run without weights; [] if the run has weights or a row is not stored."""
     names, rows = expand(eval.metrics), []
-    labels = [one for method in spec.methods for one in sweep(method, spec)]
-    for split, count, (label, one) in product(splits, spec.counts, labels):
-        how = _search_of(search, label, one, StoredContexts())
-        row = packed_row(run, f"{split}.{label}.{count}", eval, names, how)
+    points = [point for method in spec.methods for point in sweep(method, spec)]
+    for split, count, (label, settings) in product(splits, spec.counts, points):
+        stored = _stored_search(search, label, settings, StoredContexts())
+        row = packed_row(run, f"{split}.{label}.{count}", eval, names, stored)
         if row is None:
             return []
         rows.append(row)
@@ -212,24 +213,25 @@ def evaluate_model(
     """
     names = expand(eval.metrics)
     check_known(names, "question-answering", metrics_of_answers())
-    main = group.is_main_process()
-    asked = [one for split in splits for one in conditions(corpus, split, spec)] if main else None
-    asked = group.broadcast_object(asked)
-    if not asked:
+    found = None
+    if group.is_main_process():
+        found = [condition for split in splits for condition in conditions(corpus, split, spec)]
+    found = group.broadcast_object(found)
+    if not found:
         raise DataError(f"no question has {min(spec.counts)} passages: set contexts.counts")
-    total, done, rows = sum(len(one.questions) for one in asked), 0, list[ScoreRow]()
-    for one in asked:
+    total, done, rows = sum(len(condition.questions) for condition in found), 0, list[ScoreRow]()
+    for condition in found:
 
-        def tell(answered: int, split: str = one.split, before: int = done) -> None:
+        def tell(answered: int, split: str = condition.split, before: int = done) -> None:
             if progress is not None:
                 progress(f"{model.name}, {split}", before + answered, total)
 
-        lines = AskedQuestions(model, one)
+        lines = QuestionLines(model, condition)
         rows.append(evaluate_lines(lines, eval, names, one_best(search), force=force, tell=tell))
-        done += len(one.questions)
-    if lacking := sorted({*spec.counts} - {one.number for one in asked}):
-        text = f"no question has {', '.join(map(str, lacking))} passages: left out"
-        rows[0] = replace(rows[0], warnings=(*rows[0].warnings, text))
+        done += len(condition.questions)
+    if missing := sorted({*spec.counts} - {condition.number for condition in found}):
+        warning = f"no question has {', '.join(map(str, missing))} passages: left out"
+        rows[0] = replace(rows[0], warnings=(*rows[0].warnings, warning))
     return rows
 
 
@@ -240,13 +242,13 @@ def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> 
     first = rows[: spec.rows or None]  # passages of the other questions still serve as distractors
     for count in spec.counts:
         drawn = [(row, questions.contexts(number, count)) for number, row in enumerate(first)]
-        some = [(row, contexts) for row, contexts in drawn if contexts is not None]
-        for method in spec.methods if some else ():
-            for label, one in sweep(method, spec):
-                yield Condition(split, label, count, some, one)
+        answerable = [(row, contexts) for row, contexts in drawn if contexts is not None]
+        for method in spec.methods if answerable else ():
+            for label, settings in sweep(method, spec):
+                yield Condition(split, label, count, answerable, settings)
 
 
-class AskedQuestions:
+class QuestionLines:
     """A condition as `scoring.evaluation.ScoredLines`."""
 
     def __init__(self, model: EvaluatedModel, condition: Condition) -> None:
@@ -257,11 +259,11 @@ class AskedQuestions:
 
     def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
         spec, recipe = self.condition.spec, self.model.recipe
-        own = recipe is None or (
-            all(getattr(spec, key) == getattr(recipe.contexts, key) for key in MERGING)
+        is_default = recipe is None or (
+            all(getattr(spec, key) == getattr(recipe.contexts, key) for key in MERGE_SETTINGS)
             and effective(search) == effective(recipe.search)
         )
-        return _search_of(search, self.condition.method, spec, self.model.reading), own
+        return _stored_search(search, self.condition.method, spec, self.model.reading), is_default
 
     def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
         """Answer all questions in portions, distributed over the ranks."""
@@ -269,24 +271,24 @@ class AskedQuestions:
         method, rule = pooling(self.condition.method.partition(",")[0], spec)
         replies: list[Reply] = []
         start = time.perf_counter()
-        asked = [(contexts, row.source) for row, contexts in self.condition.questions]
-        portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
-        for place in range(0, len(portions), ranks := group.world_size()):
-            mine = [
+        questions = self.condition.questions
+        portions = [questions[i : i + PORTION] for i in range(0, len(questions), PORTION)]
+        for first in range(0, len(portions), ranks := group.world_size()):
+            local = [
                 reply
-                for portion in portions[place : place + ranks][group.rank() :][:1]
+                for portion in portions[first : first + ranks][group.rank() :][:1]
                 for reply in ask(
                     reader,
                     method,
-                    [one[0] for one in portion],
-                    [one[1] for one in portion],
+                    [contexts for _, contexts in portion],
+                    [row.source for row, _ in portion],
                     search,
                     rule,
                     alpha=spec.alpha,
                     limit=spec.limit or self.model.limit,
                 )
             ]
-            replies += [reply for part in group.all_gather_object(mine) for reply in part]
+            replies += [reply for gathered in group.all_gather_object(local) for reply in gathered]
             tell(len(replies))
         seconds = max(time.perf_counter() - start, 1e-6)
         chosen = [deciding_context(reply) for reply in replies]
@@ -298,26 +300,26 @@ class AskedQuestions:
             device=str(reader.device),
             threads=torch.get_num_threads(),
             lines=len(replies),
-            chosen=None if None in chosen else [at for at in chosen if at is not None],
+            chosen=None if None in chosen else [context for context in chosen if context is not None],
             cut=sum(bool(reply.cut) for reply in replies),
         )
 
     def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
-        made = group.is_main_process() and score(names, saved.texts, self.references, eval)
-        found: dict[str, Score] = group.broadcast_object(made or {})
+        computed = group.is_main_process() and score(names, saved.texts, self.references, eval)
+        scores: dict[str, Score] = group.broadcast_object(computed or {})
         if {*names} & {*CONTEXT} and saved.stored.decode and (chosen := saved.stored.decode.chosen):
             pairs = zip(self.condition.questions, chosen, strict=True)
-            contexts = [contexts[place] for (_, contexts), place in pairs]
-            found["context-found"] = context_found(contexts, self.references, eval.words)
-        return found
+            contexts = [contexts[i] for (_, contexts), i in pairs]
+            scores["context-found"] = context_found(contexts, self.references, eval.words)
+        return scores
 
     def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
         return unread_text(self.references, names, eval)
 
 
-def _search_of(search: SearchConfig, method: str, spec: ContextsConfig, reading: StoredContexts) -> StoredSearch:
+def _stored_search(search: SearchConfig, method: str, spec: ContextsConfig, reading: StoredContexts) -> StoredSearch:
     """Return the search and merge settings that are stored with the answers."""
-    merging = {key: getattr(spec, key) for key in MERGING}
+    merging = {key: getattr(spec, key) for key in MERGE_SETTINGS}
     return StoredSearch.of(search, reading.model_copy(update={"method": method, **merging}))
 
 
@@ -332,6 +334,6 @@ def _weights_digest(model: torch.nn.Module) -> str:
     for name, weight in sorted(model.state_dict().items()):
         if isinstance(weight, torch.Tensor):  # the state dict of a quantized layer also has settings
             digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-            plain = weight.detach().cpu().contiguous().flatten()
-            digest.update(plain.view(torch.uint8).numpy().data)
+            flat = weight.detach().cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()

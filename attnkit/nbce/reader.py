@@ -17,17 +17,17 @@ from attnkit.models.base import CachePositions, Decode
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import score_type
 
-SHORTEST_PREFIX = 8
+MIN_PREFIX = 8
 """Minimum length of a shared prefix that is computed once; for a shorter prefix the extra pass costs more."""
-LOGITS_AT_ONCE = 2**26
+MAX_LOGITS = 2**26
 """Maximum number of logits held while prompts are scored: 256 MB in float32."""
-WATCHED = 2048
+PROGRESS_TOKENS = 2048
 """Maximum number of tokens per pass if progress is reported."""
 Real = Bool[Tensor, "R t"] | None
 """Mask that is True on tokens and False on pads; None: no pads."""
-SHORTEST = 8
-"""Minimum answer length, in tokens, to which `fitted` reduces the maximum length."""
-SPLIT = "split the context (--window)"
+MIN_ANSWER = 8
+"""Minimum answer length, in tokens, to which `fit_max_length` reduces the maximum length."""
+SPLIT_ADVICE = "split the context (--window)"
 
 
 class PromptRow(NamedTuple):
@@ -37,15 +37,15 @@ class PromptRow(NamedTuple):
     """Begin token, template and context; for an encoder-decoder the source."""
     tail: tuple[int, ...]
     """The prompt, at least one token; for an encoder-decoder the tokens that start every output."""
-    beside: tuple[tuple[int, ...], ...] = ()
-    """Heads of further windows, each encoded alone; the tail attends to all of them (`gather`)."""
-    once: int = 0
+    other_heads: tuple[tuple[int, ...], ...] = ()
+    """Heads of further windows, each encoded alone; the tail attends to all of them (`join_windows`)."""
+    shared: int = 0
     """Length of the prefix shared by all windows, to which the tail attends only once."""
 
     @property
     def longest(self) -> int:
         """Number of tokens up to the end of the tail, which is positioned after the longest window."""
-        return max(map(len, (self.head, *self.beside))) + len(self.tail)
+        return max(map(len, (self.head, *self.other_heads))) + len(self.tail)
 
 
 class ContextReader(ABC):
@@ -61,9 +61,9 @@ class ContextReader(ABC):
     """Ids of the end tokens."""
     limit: int | None
     """Maximum number of tokens in a row, output included; None: unlimited."""
-    trained: int | None = None
+    trained_length: int | None = None
     """Maximum number of tokens per row in training, without the begin token; None: unknown."""
-    special: int = 0
+    id_offset: int = 0
     """Offset of the search's ids, which start with PAD, UNK, BOS and EOS; other vocabularies place these elsewhere."""
     model: Any
     """The torch module."""
@@ -73,7 +73,7 @@ class ContextReader(ABC):
     """Reason why one row cannot attend to the caches of several contexts; "" if it can."""
     scores_prompts: bool = False
     """Whether the model was trained to predict prompts, so that their probability is meaningful."""
-    shares: bool = True
+    shares_prefixes: bool = True
     """Whether pads between tokens leave the output unchanged, so that rows can share the cache of a prefix."""
     progress: Callable[[int, int], object] | None = None
     """Callback for reading in several passes: number of rows read, and total."""
@@ -124,7 +124,7 @@ class ContextReader(ABC):
 
     def join(self, parts: Sequence[Decode]) -> Decode:
         """Concatenate the rows of several states with equal numbers of columns."""
-        return Decode(*(mapped(torch.cat, *part) for part in zip(*parts, strict=True)))
+        return Decode(*(map_states(torch.cat, *part) for part in zip(*parts, strict=True)))
 
     @property
     def device(self) -> torch.device:
@@ -134,7 +134,7 @@ class ContextReader(ABC):
         """Return the number of tokens by which a row with `output` further tokens exceeds the limit; 0 if it fits."""
         return 0 if self.limit is None else max(0, row.longest + output - self.limit)
 
-    def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
+    def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT_ADVICE) -> None:
         """Raise UsageError if a row is empty or has no room for `output` tokens; `advice` ends the message."""
         for row in rows:
             if not row.tail:
@@ -165,19 +165,19 @@ class CausalReader(ContextReader):
         """Return an empty cache."""
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
-        if not self.shares and len(rows) > 1:
+        if not self.shares_prefixes and len(rows) > 1:
             return super().begin_scored(rows)
         state = self.begin([row._replace(tail=row.tail[:1]) for row in rows])
         if all(len(row.tail) == 1 for row in rows):
             return state, torch.zeros(len(rows), dtype=torch.float64)
-        ids, real = (t.to(self.device) for t in padded([r.tail[:-1] for r in rows], left=True))
-        next_ids = padded([row.tail[1:] for row in rows], left=True)[0].to(self.device)
-        many = max(1, LOGITS_AT_ONCE // (ids.shape[1] * self.size))
+        ids, real = (t.to(self.device) for t in pad_rows([r.tail[:-1] for r in rows], left=True))
+        next_ids = pad_rows([row.tail[1:] for row in rows], left=True)[0].to(self.device)
+        batch_size = max(1, MAX_LOGITS // (ids.shape[1] * self.size))
         parts, scores = [], []
-        for batch in torch.split(self._indices(range(len(rows))), many):
+        for batch in torch.split(self._indices(range(len(rows))), batch_size):
             logits, part = self.advance(ids[batch], self.select(state, batch), real[batch], every=True)
-            wide = logits.to(score_type(logits)).log_softmax(-1)
-            logprobs = wide.gather(2, next_ids[batch][..., None])[..., 0]
+            logprobs = logits.to(score_type(logits)).log_softmax(-1)
+            logprobs = logprobs.gather(2, next_ids[batch][..., None])[..., 0]
             scores.append(logprobs.double().masked_fill(~real[batch], 0).sum(1))
             parts.append(part)
         return self.join(parts), torch.cat(scores)
@@ -185,15 +185,15 @@ class CausalReader(ContextReader):
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`; equal heads are computed once. Raises UsageError for unsupported windows."""
         heads, tails = [row.head for row in rows], [row.tail[:-1] for row in rows]
-        if any(row.beside for row in rows):  # each window alone, then each tail after all its windows
+        if any(row.other_heads for row in rows):  # each window alone, then each tail after all its windows
             if self.window_refusal:
                 raise UsageError(f"{self.name} cannot see several windows at once: {self.window_refusal}")
-            windows = [head for row in rows for head in (row.head, *row.beside)]
+            windows = [head for row in rows for head in (row.head, *row.other_heads)]
             state = self.begin([PromptRow(head, (0,)) for head in windows])
-            state = gather(state, len(windows) // len(rows), [row.once for row in rows])
+            state = join_windows(state, len(windows) // len(rows), [row.shared for row in rows])
             return self._append(tails, state)
         whole = [(*head, *tail) for head, tail in zip(heads, tails, strict=True)]
-        if not self.shares:
+        if not self.shares_prefixes:
             heads, tails = whole, [()] * len(rows)
         distinct = list(dict.fromkeys(heads))
         if self.keep_contexts:
@@ -204,30 +204,30 @@ class CausalReader(ContextReader):
             return self._read(whole)
         else:
             state = self._read(distinct)
-        index = {head: place for place, head in enumerate(distinct)}
-        return self._append(tails, self.select(state, self._indices(index[one] for one in heads)))
+        index = {head: i for i, head in enumerate(distinct)}
+        return self._append(tails, self.select(state, self._indices(index[head] for head in heads)))
 
     def _read(self, rows: Sequence[tuple[int, ...]]) -> Decode:
         """Read rows from the start; their common prefix is computed once."""
-        shared = tuple(commonprefix(rows))
-        wanted = self.shares and len(rows) > 1 and len(shared) >= SHORTEST_PREFIX
-        prefix = len(shared) if wanted else 0
-        state = self._append([shared[:prefix]], self.empty(1))
+        prefix = tuple(commonprefix(rows))
+        if not self.shares_prefixes or len(rows) == 1 or len(prefix) < MIN_PREFIX:
+            prefix = ()
+        state = self._append([prefix], self.empty(1))
         state = self.select(state, self._indices([0] * len(rows)))
-        return self._append([row[prefix:] for row in rows], state)
+        return self._append([row[len(prefix) :] for row in rows], state)
 
     def _append(self, rows: Sequence[tuple[int, ...]], state: Decode) -> Decode:
         """Append ids to the cache, in batches of at most `batch_tokens`."""
-        ids, real = (table.to(self.device) for table in padded(rows, left=True))
+        ids, real = (t.to(self.device) for t in pad_rows(rows, left=True))
         if not ids.shape[1]:
             return state
-        # `WATCHED` tokens per pass already saturate a CPU
-        tokens = self.batch_tokens if self.progress is None else min(self.batch_tokens, WATCHED)
-        many = max(1, tokens // ids.shape[1])
-        if many >= len(rows):
+        # `PROGRESS_TOKENS` per pass already saturate a CPU
+        tokens = self.batch_tokens if self.progress is None else min(self.batch_tokens, PROGRESS_TOKENS)
+        batch_size = max(1, tokens // ids.shape[1])
+        if batch_size >= len(rows):
             return self.advance(ids, state, real)[1]
         parts = []
-        for batch in torch.split(self._indices(range(len(rows))), many):
+        for batch in torch.split(self._indices(range(len(rows))), batch_size):
             parts.append(self.advance(ids[batch], self.select(state, batch), real[batch])[1])
             if self.progress is not None:
                 self.progress(int(batch[-1]) + 1, len(rows))
@@ -249,7 +249,7 @@ class SourceReader(ContextReader):
         """See `ContextReader.excess`; the output does not count, since it is on the target side."""
         return 0 if self.source_limit is None else max(0, len(row.head) - self.source_limit)
 
-    def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
+    def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT_ADVICE) -> None:
         """See `ContextReader.check`; sources and outputs have separate limits."""
         super().check([row for row in rows if not row.tail], output)
         for row in rows:
@@ -266,20 +266,20 @@ class SourceReader(ContextReader):
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`; equal sources are encoded once."""
-        index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
-        ids, real = (table.to(self.device) for table in padded(list(index)))
-        many = max(1, self.batch_tokens // ids.shape[1])
-        batches = zip(torch.split(ids, many), torch.split(real, many), strict=True)
+        index = {head: i for i, head in enumerate(dict.fromkeys(row.head for row in rows))}
+        ids, real = (t.to(self.device) for t in pad_rows(list(index)))
+        batch_size = max(1, self.batch_tokens // ids.shape[1])
+        batches = zip(torch.split(ids, batch_size), torch.split(real, batch_size), strict=True)
         parts = [self.start(*batch) for batch in batches]
-        chosen = self._indices(index[row.head] for row in rows)
-        state = self.select(self.join(parts), chosen, chosen)
+        sources = self._indices(index[row.head] for row in rows)
+        state = self.select(self.join(parts), sources, sources)
         if len(rows[0].tail) > 1:
-            begun = padded([row.tail[:-1] for row in rows])[0].to(self.device)
-            state = self.advance(begun, state)[1]
+            prefix = pad_rows([row.tail[:-1] for row in rows])[0].to(self.device)
+            state = self.advance(prefix, state)[1]
         return state
 
 
-def fitted(
+def fit_max_length(
     reader: ContextReader, contexts: Sequence[str], prompts: Sequence[str], spec: SearchConfig, fixed: bool
 ) -> tuple[SearchConfig, list[str]]:
     """Reduce `spec.max_length` to the room left by the longest row unless `fixed`; raises UsageError without room.
@@ -288,26 +288,26 @@ def fitted(
     """
     prompt = max(prompts, key=lambda text: reader.row("", text).longest)
     row = max((reader.row(text, prompt) for text in contexts), key=lambda row: row.longest)
-    bare, length, notes = reader.row("", prompt).longest, spec.max_length, list[str]()
+    without_context, length, notes = reader.row("", prompt).longest, spec.max_length, list[str]()
     if not fixed and reader.limit is not None:
-        length = max(SHORTEST, min(length, reader.limit - row.longest))
-    answer = length if fixed else SHORTEST
-    window = row.longest - bare - reader.excess(row, answer)
+        length = max(MIN_ANSWER, min(length, reader.limit - row.longest))
+    answer = length if fixed else MIN_ANSWER
+    window = row.longest - without_context - reader.excess(row, answer)
     advice = f"split the context (--window {window})" if window > 0 else "shorten the prompt"
     reader.check([row], length, advice)
     if length < spec.max_length:
         notes.append(f"--max-length is {length}: there is no room for longer answers")
-    if reader.trained is not None and row.longest - 1 > reader.trained:
-        window = reader.trained + 1 - answer - bare
+    if reader.trained_length is not None and row.longest - 1 > reader.trained_length:
+        window = reader.trained_length + 1 - answer - without_context
         advice = f"--window {window}" if window > 0 else "a shorter prompt"
         notes.append(
             f"the longest row has {row.longest - 1:,} tokens, but {reader.name} was trained on "
-            f"rows of at most {reader.trained:,}: its answers may be unreliable; {advice} would fit"
+            f"rows of at most {reader.trained_length:,}: its answers may be unreliable; {advice} would fit"
         )
     return spec.model_copy(update={"max_length": length}), notes
 
 
-def padded(rows: Sequence[Sequence[int]], left: bool = False) -> tuple[Int[Tensor, "R t"], Bool[Tensor, "R t"]]:
+def pad_rows(rows: Sequence[Sequence[int]], left: bool = False) -> tuple[Int[Tensor, "R t"], Bool[Tensor, "R t"]]:
     """Pad rows of ids with 0 into one tensor, and return it with the mask of the tokens."""
     side = "left" if left else "right"
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
@@ -315,50 +315,49 @@ def padded(rows: Sequence[Sequence[int]], left: bool = False) -> tuple[Int[Tenso
     return pad_sequence(ids, True, 0, side), pad_sequence(real, True, 0, side)
 
 
-def gather(state: Decode, windows: int, once: Sequence[int]) -> Decode:
+def join_windows(state: Decode, windows: int, shared: Sequence[int]) -> Decode:
     """Join the caches of each `windows` consecutive rows into one row, so that later tokens attend to all of them.
 
     Tokens keep their positions, and the next token of a row follows the last position of its longest window. The first
-    `once[r]` tokens of all windows but the first are masked; columns that are masked in all rows are dropped. Source:
-    Ratner et al. 2023, "Parallel context windows for large language models".
+    `shared[r]` tokens of all windows but the first are masked; columns that are masked in all rows are dropped.
+    Source: Ratner et al. 2023, "Parallel context windows for large language models".
     """
     caches, seen = state.moving
     if not isinstance(seen, CachePositions):
         seen = CachePositions.of(seen)
-    hidden = torch.tensor(once, device=seen.valid.device).repeat_interleave(windows)
+    hidden = torch.tensor(shared, device=seen.valid.device).repeat_interleave(windows)
     hidden[::windows] = 0
-    valid = (seen.valid & (seen.positions >= hidden[:, None])).view(len(once), -1)
+    valid = (seen.valid & (seen.positions >= hidden[:, None])).view(len(shared), -1)
     columns = valid.any(0).nonzero()[:, 0]
 
-    def beside(some: list[Tensor]) -> Tensor:
+    def join(tensors: list[Tensor]) -> Tensor:
         """Reshape keys or values [R * windows, H, S, D] to [R, H, columns, D]."""
-        many = torch.unflatten(some[0], 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
-        return many.flatten(2, 3).index_select(2, columns)
+        split = torch.unflatten(tensors[0], 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
+        return split.flatten(2, 3).index_select(2, columns)
 
-    positions = seen.positions.view(len(once), -1)[:, columns]
-    return Decode((mapped(beside, caches), CachePositions(valid[:, columns], positions)), ())
+    positions = seen.positions.view(len(shared), -1)[:, columns]
+    return Decode((map_states(join, caches), CachePositions(valid[:, columns], positions)), ())
 
 
-def mapped(change: Callable[[list[Tensor]], Tensor], *states: Any) -> Any:
+def map_states(change: Callable[[list[Tensor]], Tensor], *states: Any) -> Any:
     """Apply `change` to the corresponding tensors of several states: nested tuples and caches of transformers."""
     first = states[0]
     if isinstance(first, Tensor):
         return change(list(states))
     if isinstance(first, tuple):
-        parts = [mapped(change, *some) for some in zip(*states, strict=True)]
+        parts = [map_states(change, *members) for members in zip(*states, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
     if first is None:
         return None
-    new = copied(first)
-    for place, layer in enumerate(new.layers):
+    new = copy_cache(first)
+    for i, layer in enumerate(new.layers):
         for name in ("keys", "values"):
             if getattr(layer, name, None) is not None:
-                some = [getattr(state.layers[place], name) for state in states]
-                setattr(layer, name, change(some))
+                setattr(layer, name, change([getattr(state.layers[i], name) for state in states]))
     return new
 
 
-def copied(cache: Any) -> Any:
+def copy_cache(cache: Any) -> Any:
     """Copy a DynamicCache but share its tensors, which transformers replaces and never modifies in place."""
     new = copy.copy(cache)
     new.layers = [copy.copy(layer) for layer in cache.layers]

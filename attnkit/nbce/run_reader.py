@@ -45,15 +45,14 @@ class LanguageModelReader(RunReader, CausalReader):
     """A language model trained by attnkit, on text or on pairs of texts."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, name: str, *, pairs: bool = False, trained: int | None = None
+        self, model: Model, tokenizer: Tokenizer, name: str, *, pairs: bool = False, trained_length: int | None = None
     ) -> None:
-        """Wrap a model trained on up to `trained` tokens (of a side); `pairs`: on rows of source, EOS, BOS, target."""
+        """Wrap a model; `pairs`: trained on rows of source, EOS, BOS, target, each side up to `trained_length`."""
         super().__init__(model, tokenizer, name)
-        self.pairs, self.trained, self.scores_prompts = pairs, trained, not pairs
-        reasons = (
-            window_issue(part.state, part.by_distance) for part in model.modules() if isinstance(part, Attention)
-        )
-        self.window_refusal = next(filter(None, reasons), "")
+        self.pairs, self.trained_length, self.scores_prompts = pairs, trained_length, not pairs
+        mechanisms = (module for module in model.modules() if isinstance(module, Attention))
+        issues = (window_issue(mechanism.state, mechanism.by_distance) for mechanism in mechanisms)
+        self.window_refusal = next(filter(None, issues), "")
         if isinstance(model, CountedModel):
             self.window_refusal = "it has no attention"
 

@@ -42,21 +42,21 @@ def named_source(contexts: int, tokens: Sequence[Sequence[float]], prompt: Seque
     """
     answer = _mean([_softmax(row) for row in tokens if row], contexts)
     shares = _mean([answer, *([_softmax(prompt)] if prompt else [])], contexts)
-    first, *others = sorted(shares, reverse=True)
-    clear = not others or first - others[0] >= LEAD
-    return Source(shares.index(first) if clear else None, tuple(shares))
+    largest, *others = sorted(shares, reverse=True)
+    clear = not others or largest - others[0] >= LEAD
+    return Source(shares.index(largest) if clear else None, tuple(shares))
 
 
 def _softmax(logprobs: Sequence[float]) -> list[float]:
     """Compute the softmax; uniform if all log-probabilities are -inf."""
-    most = max(logprobs)
-    powers = [1.0 if most == -math.inf else math.exp(value - most) for value in logprobs]
-    return [power / sum(powers) for power in powers]
+    maximum = max(logprobs)
+    weights = [1.0 if maximum == -math.inf else math.exp(value - maximum) for value in logprobs]
+    return [weight / sum(weights) for weight in weights]
 
 
 def _mean(rows: Sequence[Sequence[float]], count: int) -> list[float]:
     """Average distributions over `count` contexts, weighted by log(count) - entropy."""
-    weights = [max(0.0, math.log(count) + sum(part * math.log(part) for part in row if part > 0)) for row in rows]
+    weights = [max(0.0, math.log(count) + sum(p * math.log(p) for p in row if p > 0)) for row in rows]
     total = sum(weights)
     if total < 1e-9:  # differences by rounding only
         return [1 / count] * count

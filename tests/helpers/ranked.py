@@ -118,7 +118,7 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
         model = question_sets.EvaluatedModel.of_reader(reader, "x", "toy", path, None, StoredContexts())
         spec = run.recipe.contexts.model_copy(update={"counts": (2,), "methods": ("entropy", "concat")})
         for condition in question_sets.conditions(corpus, "test", spec):
-            asked = question_sets.AskedQuestions(model, condition)
+            asked = question_sets.QuestionLines(model, condition)
             found.append(asked.decode(run.recipe.search, lambda _: None)[0])
     return found
 

@@ -6,7 +6,7 @@ from helpers.toy_readers import alone, reader
 
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import METHODS, ask
-from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
+from attnkit.nbce.baselines import concatenate, parallel_windows, prompt_perplexities
 from attnkit.nbce.choices import encode_choices, label_logprobs
 from attnkit.nbce.merge import POOLS, Rule, merge
 from attnkit.recipe.schema import SearchConfig
@@ -39,13 +39,13 @@ def test_every_method_chooses_by_its_formula(method: str) -> None:
     made = reader("decoder")
     rows = [made.row(text, PROMPT) for text in CONTEXTS]
     if method == "concat":
-        rows = [concatenated(made, CONTEXTS, PROMPT, 8)[0]]
+        rows = [concatenate(made, CONTEXTS, PROMPT, 8)[0]]
     elif method == "window":
-        rows = [side_by_side(made, CONTEXTS, PROMPT)]
+        rows = [parallel_windows(made, CONTEXTS, PROMPT)]
     elif method == "none":
         rows = [made.row("", PROMPT)]
     elif method == "cad":
-        rows = [made.row("", PROMPT), concatenated(made, CONTEXTS, PROMPT, 8)[0]]
+        rows = [made.row("", PROMPT), concatenate(made, CONTEXTS, PROMPT, 8)[0]]
     elif method in POOLS:
         rows = [made.row("", PROMPT), *rows]
     scores = label_logprobs(made, rows, [*encode_choices(made, CHOICES).values()])[0]

@@ -77,7 +77,7 @@ def test_rows_side_by_side_speak_as_each_does_alone(
 ) -> None:
     chosen = reader(name)
     monkeypatch.setattr(chosen, "batch_tokens", budget)
-    assert chosen.shares == (name in SHARING)
+    assert chosen.shares_prefixes == (name in SHARING)
     rows = [*prompt([0, 7, 2, 7], prefix=prefix), *prompt([5], prefix=prefix, tail=1)]
     kept = chosen.begin(rows)
     last = torch.tensor([[row.tail[-1]] for row in rows])
@@ -197,7 +197,7 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
     )
     made = replace(opened("gpt2"), model=transformers.GPTNeoForCausalLM(config).eval(), limit=512)
     chosen = HuggingFaceReader(made)
-    assert not chosen.shares
+    assert not chosen.shares_prefixes
     assert "sliding window" in chosen.window_refusal
 
 
@@ -207,7 +207,7 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
 def test_trials_come_out_the_same_in_half_precision(name: str, shares: bool, windows: bool) -> None:
     made = opened(name)
     chosen = HuggingFaceReader(replace(made, model=made.model.bfloat16()))
-    assert (chosen.shares, not chosen.window_refusal) == (shares, windows)
+    assert (chosen.shares_prefixes, not chosen.window_refusal) == (shares, windows)
     (found,) = answers(chosen, [prompt([0, 7, 2])], Rule(), SearchConfig(method="greedy", max_length=3))
     assert math.isfinite(found.hypotheses[0].score)
 
