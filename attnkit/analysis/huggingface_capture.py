@@ -17,7 +17,7 @@ from attnkit.analysis.inputs import describe_search
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Step, Token, check_weights, indices_of
 from attnkit.errors import AttnkitError, DataError, MemoryLimitError, NotFiniteError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
-from attnkit.huggingface.opening import one_line
+from attnkit.huggingface.opening import error_line
 from attnkit.recipe.schema import SearchConfig
 
 FIELDS: dict[str, dict[Kind, str]] = {
@@ -202,7 +202,7 @@ def _transformers_errors(model: Pretrained) -> Iterator[None]:
     except (RuntimeError, IndexError, ValueError, TypeError, MemoryError) as error:
         if out_of_memory(error):
             raise MemoryLimitError(f"{model.name}: no memory left: shorten the text") from error
-        reason = one_line(error)
+        reason = error_line(error)
         raise DataError(f"{model.name}: transformers could not run the model: {reason}") from error
 
 

@@ -4,7 +4,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnkit.api.calls import several_texts
+from attnkit.api.calls import text_list
 from attnkit.api.models import LoadedModel
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import ask
@@ -29,9 +29,9 @@ class ContextAnswer:
         return self.text
 
     def _repr_html_(self) -> str:
-        where = "" if self.source is None else f"<br><small>from context {self.source}: "
-        where += "" if self.context is None else f"{html.escape(self.context)}</small>"
-        return f"<p>{html.escape(self.text)}{where}</p>"
+        note = "" if self.source is None else f"<br><small>from context {self.source}: "
+        note += "" if self.context is None else f"{html.escape(self.context)}</small>"
+        return f"<p>{html.escape(self.text)}{note}</p>"
 
 
 def contexts(
@@ -63,14 +63,14 @@ def contexts(
     """
     if isinstance(contexts, str):
         raise UsageError("contexts must be a list of texts: put the text in brackets")
-    contexts = several_texts(contexts, "contexts")
-    (prompt,) = several_texts([prompt], "the prompt")
+    contexts = text_list(contexts, "contexts")
+    (prompt,) = text_list([prompt], "the prompt")
     if not isinstance(model, LoadedModel):
         raise UsageError("the first argument must be a model: attnkit.load(NAME)")
     spec = search_settings(SearchConfig(method="greedy"), {"max_length": max_length}, False)
     rule = Rule(pool if pool in POOLS else "entropy", beta, eta, top_p)
     reader = model.reader(chat, template)
     (reply,) = ask(reader, pool, [contexts], [prompt], spec, rule)
-    source = reply.context
+    text = None if reply.context is None else contexts[reply.context]
     share = None if reply.source is None else reply.source.share
-    return ContextAnswer(reply.text, source, None if source is None else contexts[source], share)
+    return ContextAnswer(reply.text, reply.context, text, share)

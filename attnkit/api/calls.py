@@ -15,15 +15,15 @@ def plug_in(plugins: Plugins) -> None:
         mechanisms.plug_in(file)
 
 
-def several(names: str | Sequence[str]) -> list[str]:
+def name_list(names: str | Sequence[str]) -> list[str]:
     """Return names as a list; a string is one name."""
     return [names] if isinstance(names, str) else list(names)
 
 
-def several_texts(texts: str | Sequence[str], what: str = "texts") -> list[str]:
+def text_list(texts: str | Sequence[str], name: str = "texts") -> list[str]:
     """Return texts as a list; a string is one text. Raises UsageError if an item is not a string."""
-    found = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
-    for one in found:
-        if not isinstance(one, str):
-            raise UsageError(f"{what} must be text, not {one!r}")
-    return found
+    items = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
+    for item in items:
+        if not isinstance(item, str):
+            raise UsageError(f"{name} must be text, not {item!r}")
+    return items

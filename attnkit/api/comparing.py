@@ -10,9 +10,9 @@ import numpy as np
 import yaml
 
 from attnkit import models
-from attnkit.api.calls import Plugins, plug_in, several
+from attnkit.api.calls import Plugins, name_list, plug_in
 from attnkit.api.curves import DrawnCurves
-from attnkit.api.progress import plain_text, shown
+from attnkit.api.progress import plain_text, show_progress
 from attnkit.errors import RecipeError, UnavailableError, UsageError
 from attnkit.experiment import training
 from attnkit.experiment.settings import TrainingSettings
@@ -31,6 +31,7 @@ from attnkit.show.table_formats import html_text
 from attnkit.storage.files import make_folder, write_output
 
 Overrides = Mapping[str, Any] | Sequence[str]
+Variants = Mapping[str, Mapping[str, Any]]
 STYLE = """<style>
 .attnkit table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .attnkit th, .attnkit td { padding: 3px 10px; text-align: right; }
@@ -99,7 +100,7 @@ def train(
     recipe: str | Path | Mapping[str, Any],
     overrides: Overrides = (),
     *,
-    variants: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    variants: str | Sequence[str] | Variants | None = None,
     seeds: Sequence[int] | None = None,
     name: str | None = None,
     out: str | Path = "runs",
@@ -137,41 +138,48 @@ def train(
         DivergedError: A loss or gradient is not finite.
     """
     plug_in(plugins)
-    own = variants if isinstance(variants, Mapping) else None
-    path = _path(recipe, own, Path(out), name)
-    file = load_recipe(path, _words(overrides), option_check=models.check_options)
-    named = [] if variants is None or isinstance(variants, Mapping) else several(variants)
-    folder = None if data_dir is None else Path(data_dir)
-    how: dict[str, Any] = {"fresh": fresh, "allow_change": allow_change, "device": device, "offline": offline}
-    chosen = file.chosen(named)
-    settings = TrainingSettings(file=file, out=Path(out), variants=chosen, seeds=seeds, data_dir=folder, **how)
-    with shown(settings, progress) as show:
-        found = training.train(settings, show, jobs=jobs)
-    assert found is not None
-    return ComparedRuns(**vars(found))
+    new_variants = variants if isinstance(variants, Mapping) else None
+    path = _recipe_path(recipe, new_variants, Path(out), name)
+    file = load_recipe(path, _override_strings(overrides), option_check=models.check_options)
+    selected = [] if variants is None or isinstance(variants, Mapping) else name_list(variants)
+    settings = TrainingSettings(
+        file=file,
+        out=Path(out),
+        variants=file.chosen(selected),
+        seeds=seeds,
+        data_dir=None if data_dir is None else Path(data_dir),
+        fresh=fresh,
+        allow_change=allow_change,
+        device=device,
+        offline=offline,
+    )
+    with show_progress(settings, progress) as show:
+        comparison = training.train(settings, show, jobs=jobs)
+    assert comparison is not None
+    return ComparedRuns(**vars(comparison))
 
 
-def _path(
-    recipe: str | Path | Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None, out: Path, name: str | None
+def _recipe_path(
+    recipe: str | Path | Mapping[str, Any], variants: Variants | None, out: Path, name: str | None
 ) -> str | Path:
     """Return the path or name of the recipe; writes it first if it is a dict or has new variants."""
-    if isinstance(recipe, Mapping) or own is not None:
-        return _written(recipe, own, out, name or "own")
+    if isinstance(recipe, Mapping) or variants is not None:
+        return _write_recipe(recipe, variants, out, name or "own")
     if name is not None:
         raise UsageError(f"name={name!r} is for a dict or for new variants; {recipe} has a name")
     return recipe
 
 
-def _words(overrides: Overrides) -> list[str]:
+def _override_strings(overrides: Overrides) -> list[str]:
     """Return overrides as KEY=VALUE strings; values of a dict are written in YAML's flow style."""
     if not isinstance(overrides, Mapping):
         if isinstance(overrides, str):
             raise UsageError('overrides must be a list or a dict, such as {"train.steps": 200}')
         return list(overrides)
-    return [f"{key}={_flow(value)}" for key, value in overrides.items()]
+    return [f"{key}={_flow_yaml(value)}" for key, value in overrides.items()]
 
 
-def _flow(value: Any) -> str:
+def _flow_yaml(value: Any) -> str:
     text = yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6, sort_keys=False)
     return str(text).removesuffix("\n").removesuffix("\n...")
 
@@ -187,9 +195,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _written(
-    recipe: str | Path | Mapping[str, Any], variants: Mapping[str, Mapping[str, Any]] | None, out: Path, name: str
-) -> Path:
+def _write_recipe(recipe: str | Path | Mapping[str, Any], variants: Variants | None, out: Path, name: str) -> Path:
     """Write a recipe file to `out`, from a dict or from a recipe with new variants, with absolute paths."""
     if not is_name(name):
         raise UsageError(f"name {name!r} cannot name a run folder")
@@ -214,14 +220,14 @@ def _absolute(value: Any, key: tuple[str, ...] = ()) -> Any:
     """Make existing paths of a recipe absolute, also in variants; others may name data sets or shipped recipes."""
     if isinstance(value, dict):
         return {
-            name: _absolute(one, (*key, *([name] if key == ("variants",) else name.split("."))))
-            for name, one in value.items()
+            name: _absolute(item, (*key, *([name] if key == ("variants",) else name.split("."))))
+            for name, item in value.items()
         }
     key = key[2:] if key[:1] == ("variants",) else key
     if key not in (*build.PATHS, ("extends",)):
         return value
     if isinstance(value, list):
-        return [_absolute(one, key) for one in value]
+        return [_absolute(item, key) for item in value]
     return build.found(value, COMMAND_LINE, key == build.INIT) if isinstance(value, str) else value
 
 
@@ -258,21 +264,21 @@ def evaluate(
     plug_in(plugins)
     found = find_runs([runs] if isinstance(runs, str | Path) else runs)
     one_task(found, "score each task by itself")
-    changes = {"metrics": expand(several(metrics))} if metrics else {}
-    words = [f"search.{key}={_flow(value)}" for key, value in (search or {}).items()]
+    eval_changes = {"metrics": expand(name_list(metrics))} if metrics else {}
+    overrides = [f"search.{key}={_flow_yaml(value)}" for key, value in (search or {}).items()]
     rows = list[ScoreRow]()
     for run in found:
-        recipe = run.changed_recipe(words) if words else run.recipe
-        recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update=changes)})
+        recipe = run.changed_recipe(overrides) if overrides else run.recipe
+        recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update=eval_changes)})
         rows += evaluate_run(
-            run, recipe, several(splits or ()), force=fresh, device=device, data_dir=data_dir, offline=offline
+            run, recipe, name_list(splits or ()), force=fresh, device=device, data_dir=data_dir, offline=offline
         )
-    decided, variants = baselines(found), {run.variant for run in found}
+    by_recipe, variants = baselines(found), {run.variant for run in found}
     if baseline is not None and baseline not in variants:
         known = ", ".join(sorted(variants))
         raise UsageError(f"baseline {baseline!r}: no run is of this variant; choose from {known}")
     if baseline is not None:
-        decided = dict.fromkeys(decided, baseline)
+        by_recipe = dict.fromkeys(by_recipe, baseline)
     settings, published = found[0].recipe.eval, PublishedFigures.of_runs(found)
-    result = side_by_side(rows, decided, settings, published=published)
+    result = side_by_side(rows, by_recipe, settings, published=published)
     return ComparedRuns(**vars(result))

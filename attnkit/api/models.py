@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnkit.analysis.maps import Capture, Kind
-from attnkit.api.calls import Plugins, plug_in, several_texts
+from attnkit.api.calls import Plugins, plug_in, text_list
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.recipe.schema import SearchConfig
@@ -40,7 +40,7 @@ SEARCH = (
     "no_repeat_ngram",
 )
 """Options of `generate` besides `sample`."""
-FRAME = 720
+FRAME_HEIGHT = 720
 """Height of the attention page in a notebook, in pixels."""
 
 
@@ -79,7 +79,7 @@ class TextAttention:
 
     def words(self) -> "TextAttention":
         """Merge subwords into words: attention is summed over keys and averaged over queries."""
-        maps = {kind: one.by_word() for kind, one in self.capture.maps.items()}
+        maps = {kind: maps.by_word() for kind, maps in self.capture.maps.items()}
         return TextAttention(replace(self.capture, maps=maps))
 
     def save(self, path: str | Path) -> None:
@@ -99,12 +99,12 @@ class TextAttention:
         return page([self.capture])
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{kind} {one.shape}" for kind, one in self.maps.items())
+        shapes = ", ".join(f"{kind} {weights.shape}" for kind, weights in self.maps.items())
         return f"<attention of {self.capture.model}: {shapes}>"
 
     def _repr_html_(self) -> str:
         text = html.escape(self._page().decode("utf-8"))
-        style = f"width: 100%; height: {FRAME}px; border: 0"
+        style = f"width: 100%; height: {FRAME_HEIGHT}px; border: 0"
         return f'<iframe srcdoc="{text}" style="{style}" title="attention maps"></iframe>'
 
 
@@ -126,7 +126,7 @@ class LoadedModel(ABC):
         Raises:
             UsageError: An option does not exist or is out of range.
         """
-        return self._generate(several_texts(texts), self._search(search, sample))
+        return self._generate(text_list(texts), self._search(search, sample))
 
     def attention(self, text: str, target: str | None = None, *, sample: bool = False, **search: Any) -> TextAttention:
         """Compute the attention maps of a text and its output: `target`, otherwise the model's output.
@@ -137,22 +137,22 @@ class LoadedModel(ABC):
             UsageError: The text or target is empty.
             DataError: The text or target is too long for the model.
         """
-        (text,) = several_texts([text], "the text")
+        (text,) = text_list([text], "the text")
         if target is not None:
-            (target,) = several_texts([target], "the target")
+            (target,) = text_list([target], "the target")
         spec = self._search(search, sample) if search or sample else None
-        found = self._capture(text, target, spec)
-        if note := found.facts.get("note"):
+        capture = self._capture(text, target, spec)
+        if note := capture.facts.get("note"):
             warnings.warn(note, stacklevel=2)
-        return TextAttention(found)
+        return TextAttention(capture)
 
-    def _search(self, given: dict[str, Any], sample: bool) -> SearchConfig:
-        if unknown := [name for name in given if name not in SEARCH]:
+    def _search(self, options: dict[str, Any], sample: bool) -> SearchConfig:
+        if unknown := [name for name in options if name not in SEARCH]:
             raise UsageError(f"generate has no option {unknown[0]}; choose from sample, {', '.join(SEARCH)}")
-        return search_settings(self._usual_search(), given, sample)
+        return search_settings(self._default_search(), options, sample)
 
     @abstractmethod
-    def _usual_search(self) -> SearchConfig: ...
+    def _default_search(self) -> SearchConfig: ...
 
     @abstractmethod
     def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]: ...
@@ -182,7 +182,7 @@ class RunModel(LoadedModel):
         """The torch module."""
         return self.run.model(pick_device(self.device))
 
-    def _usual_search(self) -> SearchConfig:
+    def _default_search(self) -> SearchConfig:
         return self.recipe.search
 
     def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]:
@@ -192,11 +192,11 @@ class RunModel(LoadedModel):
         if self.recipe.masks:
             raise UsageError(f"{self.name}: an encoder predicts masked tokens, it writes no text")
         tokenizer, counts = self.run.tokenizer(), LineCounts(rare=Counter())
-        found = answer_lines(self.module, tokenizer, texts, self.recipe, spec, counts=counts)
-        written = [outputs[0][0] for outputs in found]
+        outputs = answer_lines(self.module, tokenizer, texts, self.recipe, spec, counts=counts)
+        best = [hypotheses[0][0] for hypotheses in outputs]
         if note := unlike_note(counts.rare, counts.lines):
             warnings.warn(note, stacklevel=3)  # points to the caller of `generate`
-        return written
+        return best
 
     def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture:
         from attnkit.analysis.capture import capture
@@ -221,7 +221,7 @@ class PretrainedModel(LoadedModel):
         """The torch module."""
         return self.opened.model
 
-    def _usual_search(self) -> SearchConfig:
+    def _default_search(self) -> SearchConfig:
         return SearchConfig(method="greedy")
 
     def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]:

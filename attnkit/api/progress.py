@@ -13,14 +13,14 @@ from attnkit.train.events import Event
 
 
 @contextmanager
-def shown(settings: TrainingSettings, progress: bool) -> Iterator[Callable[[Event], None]]:
+def show_progress(settings: TrainingSettings, progress: bool) -> Iterator[Callable[[Event], None]]:
     """Yield a handler of events, which updates a live board in a notebook or terminal and otherwise prints lines."""
-    screen = Console()  # detects notebooks
+    console = Console()  # detects notebooks
     if not progress:
         yield lambda event: None
-    elif screen.is_jupyter or sys.stderr.isatty():
+    elif console.is_jupyter or sys.stderr.isatty():
         board = Board(settings.file.name, tuple(BoardRun(*key) for key in settings.runs()))
-        with Live(board, console=screen if screen.is_jupyter else Console(stderr=True)):
+        with Live(board, console=console if console.is_jupyter else Console(stderr=True)):
             yield board.update
     else:
         log = Console(file=sys.stderr, soft_wrap=True, markup=False, highlight=False)
@@ -34,7 +34,7 @@ def shown(settings: TrainingSettings, progress: bool) -> Iterator[Callable[[Even
 
 def plain_text(*parts: RenderableType) -> str:
     """Render as a terminal without colors would."""
-    screen = Console(width=100, no_color=True)
-    with screen.capture() as drawn:
-        screen.print(*parts, sep="\n")
-    return drawn.get().rstrip()
+    console = Console(width=100, no_color=True)
+    with console.capture() as capture:
+        console.print(*parts, sep="\n")
+    return capture.get().rstrip()

@@ -59,29 +59,29 @@ def card(run: Run, facts: Mapping[str, Any]) -> str:
     """Return the model card; `facts` is the content of export.json."""
     recipe, target = run.recipe, facts["to"]
     family = f" ({pretrained_class(recipe)})" if target == "huggingface" else ""
-    rounded = f", weights as {facts['quantization']}" if facts["quantization"] else ""
+    quantized = f", weights as {facts['quantization']}" if facts["quantization"] else ""
     scores = [
-        (split, metric_facts(name).title, f"{found.score:.2f}")
+        (split, metric_facts(name).title, f"{metric.score:.2f}")
         for split, scored in run.scores().items()
-        for name, found in scored.metrics.items()
-        if found.score is not None
+        for name, metric in scored.metrics.items()
+        if metric.score is not None
     ]
-    decoder, own = recipe.model.shape == "decoder", not run.tokenizer().shared
+    decoder, separate_target = recipe.model.shape == "decoder", not run.tokenizer().shared
     limits = {"cut": recipe.data.max_length - 1, "max_length": recipe.search.max_length}
     usage = USAGE[target].format(
         auto="AutoModelForCausalLM" if decoder else "AutoModelForSeq2SeqLM",
         behind='[:, given["input_ids"].shape[1]:]' if decoder else "",
-        target='AutoTokenizer.from_pretrained("target")' if own else "tokenizer",
+        target='AutoTokenizer.from_pretrained("target")' if separate_target else "tokenizer",
         graphs=GRAPHS[recipe.model.shape].format(**limits),
         length_penalty=recipe.search.length_penalty,
         **limits,
         beam=recipe.search.beam if recipe.search.method == "beam" else 1,
     )
-    checks = [(one["check"], one["found"], one["needed"]) for one in facts["checks"]]
+    checks = [(check["check"], check["found"], check["needed"]) for check in facts["checks"]]
     return f"""\
 # {run.name} {run.variant}
 
-A model for {TARGETS[target]}{family}{rounded}, trained by attnkit {facts["attnkit"]} (task
+A model for {TARGETS[target]}{family}{quantized}, trained by attnkit {facts["attnkit"]} (task
 {recipe.task}, seed {run.seed}); its recipe is in recipe.yaml. It reads at most
 {recipe.data.max_length} tokens, end token included. In this folder:
 

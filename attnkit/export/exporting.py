@@ -67,14 +67,14 @@ def export(
         raise OutputPathError(f"{folder}: is inside the run; choose a folder elsewhere")
     recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
     (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
-    # writes to an empty folder, and returns a reader of it
+    # the function `write` of each target fills an empty folder, and returns a reader of it
     write = importlib.import_module(f"attnkit.export.to_{target}").write
 
     def build(draft: Path) -> None:
         reader: Reader = write(model, tokenizer, recipe, draft, weights)
         checks.extend(compare(model, tokenizer, recipe, reader, rows))
-        if failed := [one for one in checks if not one.passed]:
-            text = "; ".join(f"{one.check}: {one.found} ({one.needed})" for one in failed)
+        if failed := [check for check in checks if not check.passed]:
+            text = "; ".join(f"{check.check}: {check.found} ({check.needed})" for check in failed)
             raise DataError(f"{run.path}: not exported, since it would answer otherwise: {text}")
         facts: dict[str, Any] = {
             "attnkit": attnkit.__version__,
@@ -86,13 +86,16 @@ def export(
             "seed": run.seed,
             "weights": run.weights_sha256,
             "split": split,
-            "checks": [one._asdict() for one in checks],
+            "checks": [check._asdict() for check in checks],
         }
         # without the paths of the machine on which it was trained
-        bare = with_paths(recipe, lambda key, path: None)
+        without_paths = with_paths(recipe, lambda key, path: None)
         about = {"recipe": run.name, "variant": run.variant, "seed": str(run.seed)}
-        texts = {"export.json": files.json_text(facts), "README.md": card(run, facts)}
-        for name, text in (texts | {"recipe.yaml": dump(bare, about)}).items():
+        for name, text in {
+            "export.json": files.json_text(facts),
+            "README.md": card(run, facts),
+            "recipe.yaml": dump(without_paths, about),
+        }.items():
             (draft / name).write_text(text, encoding="utf-8")
 
     files.make_folder(folder.parent)

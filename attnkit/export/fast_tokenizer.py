@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from attnkit.data.text_form import MARK, NONCHARACTERS, SUBSTITUTES
+from attnkit.data.text_form import SUBSTITUTES, MARK, NONCHARACTERS
 from attnkit.data.tokenizer import BOS, EOS, UNK, Vocabulary, control
 from attnkit.errors import DataError
 from attnkit.huggingface.quiet import transformers
@@ -25,43 +25,43 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
     library: Any = importlib.import_module("tokenizers")
     schema: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
     proto = schema.ModelProto.FromString(vocabulary.model)
-    spec, pieces, words = proto.trainer_spec, proto.pieces, library.pre_tokenizers
+    spec, pieces, pre_tokenizers = proto.trainer_spec, proto.pieces, library.pre_tokenizers
     if spec.model_type == WORD or spec.byte_fallback or not spec.split_by_whitespace:
         raise DataError(
             "the tokenizer has whole words, byte fallback or pieces across spaces, and so no exact "
             "counterpart in transformers; use one of type unigram, bpe or char"
         )
-    made = library.Tokenizer(_model(library.models, pieces, spec.model_type))
-    steps, blank = library.normalizers, library.Regex(BLANK)
+    tokenizer = library.Tokenizer(_model(library.models, pieces, spec.model_type))
+    normalizers, spaces = library.normalizers, library.Regex(BLANK)
     charsmap = proto.normalizer_spec.precompiled_charsmap
-    first = [steps.Precompiled(charsmap)] if charsmap else []
-    forms = {"nfc": [steps.NFC()], "nfkc": [steps.NFKC()], "none": []}
-    made.normalizer = steps.Sequence(
+    precompiled = [normalizers.Precompiled(charsmap)] if charsmap else []
+    forms = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()], "none": []}
+    tokenizer.normalizer = normalizers.Sequence(
         [
-            *first,
+            *precompiled,
             *forms[vocabulary.form],
-            steps.Replace(library.Regex(NONCHARACTERS), "\ufffd"),
-            steps.Replace(blank, " "),
-            steps.Strip(),
-            *(steps.Replace(text, spelled) for text, spelled in SUBSTITUTES.items()),
+            normalizers.Replace(library.Regex(NONCHARACTERS), "\ufffd"),
+            normalizers.Replace(spaces, " "),
+            normalizers.Strip(),
+            *(normalizers.Replace(letter, spelled) for letter, spelled in SUBSTITUTES.items()),
         ]
     )
-    found = "|".join(  # longer symbols first, as in sentencepiece
+    symbols = "|".join(  # longer symbols first, as in sentencepiece
         "".join(f"\\x{{{ord(letter):x}}}" for letter in symbol.replace(" ", MARK))
         for symbol in sorted(vocabulary.symbols, key=len, reverse=True)
     )
-    parts = [words.Split(library.Regex(found), "isolated")] if found else []
-    made.pre_tokenizer = words.Sequence([words.Metaspace(MARK, "always"), *parts])
-    text = library.decoders
-    carried = [text.Replace(spelled, letter) for letter, spelled in SUBSTITUTES.items()]
-    once = [text.Replace(library.Regex(p), to) for p, to in ((" +", " "), ("^ | $", ""))]
-    made.decoder = text.Sequence([text.Metaspace(MARK, "always"), text.Fuse(), *carried, *once])
+    split_symbols = [pre_tokenizers.Split(library.Regex(symbols), "isolated")] if symbols else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(MARK, "always"), *split_symbols])
+    decoders = library.decoders
+    substitutes = [decoders.Replace(spelled, letter) for letter, spelled in SUBSTITUTES.items()]
+    strip = [decoders.Replace(library.Regex(p), to) for p, to in ((" +", " "), ("^ | $", ""))]
+    tokenizer.decoder = decoders.Sequence([decoders.Metaspace(MARK, "always"), decoders.Fuse(), *substitutes, *strip])
     ends = [(CONTROL[id_], id_) for id_ in (BOS, EOS)]
     template = template.replace("BOS", CONTROL[BOS]).replace("EOS", CONTROL[EOS])
-    made.post_processor = library.processors.TemplateProcessing(template, special_tokens=ends)
+    tokenizer.post_processor = library.processors.TemplateProcessing(template, special_tokens=ends)
     roles = (f"{name}_token" for name in ("pad", "unk", "bos", "eos"))
     return transformers().PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
         model_input_names=["input_ids", "attention_mask"],

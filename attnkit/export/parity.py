@@ -22,13 +22,13 @@ from attnkit.search.decoding import Engine, encode_lines, pad
 from attnkit.search.labels import classify
 from attnkit.text import RESERVED
 
-LINES, AT_ONCE = 200, 25
+LINES, BATCH_SIZE = 200, 25
 """Number of compared lines, in total and per batch."""
-LARGEST = 1e-4
+MAX_DIFFERENCE = 1e-4
 """Maximum difference of logits or log-probabilities."""
-EQUAL = 0.98
+MIN_EQUAL = 0.98
 """Minimum share of equal outputs; below 1, because rounding decides between hypotheses of equal score."""
-PROMPT = 12
+PROMPT_WORDS = 12
 """Number of words at the start of a line of running text that are the prompt."""
 
 Batch = tuple[Int[Tensor, "B S"] | None, Int[Tensor, "B T"] | None]
@@ -69,28 +69,27 @@ def compare(
     if not reader.bans:
         unbanned = recipe.search.model_copy(update={"min_length": 0, "no_repeat_ngram": 0})
         recipe = recipe.model_copy(update={"search": unbanned})
-    texts = [row.source or " ".join(row.target.split()[:PROMPT]) for row in rows]
-    longest, decoder = recipe.data.max_length, recipe.model.shape == "decoder"
-    sources = encode_lines(tokenizer, texts, longest, LineCounts(), prompts=recipe.prompts)
+    texts = [row.source or " ".join(row.target.split()[:PROMPT_WORDS]) for row in rows]
+    max_length, decoder = recipe.data.max_length, recipe.model.shape == "decoder"
+    sources = encode_lines(tokenizer, texts, max_length, LineCounts(), prompts=recipe.prompts)
     if reader.encode is not None:
         odd = odd_lines(tokenizer)
-        coded = encode_lines(tokenizer, odd, longest, LineCounts(), prompts=recipe.prompts)
-        ends = [BOS] if recipe.prompts else [EOS]  # around a line without text
-        behind = [BOS] if decoder and not recipe.prompts else []
-        wanted = [[*(ids or ends), *behind] for ids in (*sources, *coded)]
-        found = reader.encode([*texts, *odd])
-        yield _equal("ids of the tokenizer equal, odd lines too", wanted, found, 1.0)
+        odd_ids = encode_lines(tokenizer, odd, max_length, LineCounts(), prompts=recipe.prompts)
+        empty = [BOS] if recipe.prompts else [EOS]  # ids of a line without text
+        suffix = [BOS] if decoder and not recipe.prompts else []
+        expected = [[*(ids or empty), *suffix] for ids in (*sources, *odd_ids)]
+        yield _equal("ids of the tokenizer equal, odd lines too", expected, reader.encode([*texts, *odd]), 1.0)
     targets = tokenizer.target.encode([row.target for row in rows])
-    targets = [[BOS, *ids[: longest - 1], EOS] for ids in targets]
-    worst = max(_difference(model, reader, *one) for one in _batches(recipe, sources, targets))
-    needed = f"at most {LARGEST:.0e}" if reader.exact else "-"
-    what = f"{'logits' if reader.logits else 'log-probabilities'}, largest difference"
-    yield Agreement(what, f"{worst:.1e}", needed, not reader.exact or worst <= LARGEST)
+    targets = [[BOS, *ids[: max_length - 1], EOS] for ids in targets]
+    difference = max(_difference(model, reader, *batch) for batch in _batches(recipe, sources, targets))
+    needed = f"at most {MAX_DIFFERENCE:.0e}" if reader.exact else "-"
+    check = f"{'logits' if reader.logits else 'log-probabilities'}, largest difference"
+    yield Agreement(check, f"{difference:.1e}", needed, not reader.exact or difference <= MAX_DIFFERENCE)
     if reader.outputs is None:
         return
     ours = list(outputs(model, tokenizer, recipe, texts))
     theirs = list(reader.outputs(recipe, texts))
-    yield _equal("outputs equal", ours, theirs, EQUAL if reader.exact else 0.0)
+    yield _equal("outputs equal", ours, theirs, MIN_EQUAL if reader.exact else 0.0)
     references = [row.references or (row.target,) for row in rows]
     for name in () if recipe.prompts or recipe.data.labels else ("bleu", "chrf"):
         a, b = (score([name], lines, references, EvalConfig())[name] for lines in (ours, theirs))
@@ -101,9 +100,8 @@ def compare(
 def odd_lines(tokenizer: Tokenizer) -> list[str]:
     """Return edge cases of tokenization: control tokens, symbols in words, normal forms, graphemes, empty, long."""
     names = (*RESERVED, *tokenizer.source.symbols, MASK, control(RESERVED[EOS]))
-    whole = [form.format(name) for name in names for form in ("a {} b", "a{}b", "{0}{0}", "{} ")]
     return [
-        *whole,
+        *(form.format(name) for name in names for form in ("a {} b", "a{}b", "{0}{0}", "{} ")),
         unicodedata.normalize("NFD", "Gr\u00f6\u00dfe d\u00e9j\u00e0 \uac00") + " \ufb01 \u03a9 \u00bd",
         "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",  # a family joined by ZWJ, and a flag
         "<0x41><0x0A> <0xE2>",  # spelled like byte pieces
@@ -116,30 +114,30 @@ def odd_lines(tokenizer: Tokenizer) -> list[str]:
 
 def outputs(model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: Sequence[str]) -> Iterator[str]:
     """Yield the best output of each text by attnkit's search (greedy for sampling), or the likeliest label."""
-    search, longest = recipe.search, recipe.data.max_length
+    search, max_source = recipe.search, recipe.data.max_length
     if isinstance(model, Model) and model.shape == "encoder":
         found = classify(
-            model, tokenizer, texts, recipe.data.labels, max_source=longest, batch_tokens=search.batch_tokens
+            model, tokenizer, texts, recipe.data.labels, max_source=max_source, batch_tokens=search.batch_tokens
         )
     else:
         method = "greedy" if search.method == "sample" else search.method
         spec = search.model_copy(update={"method": method, "n_best": 1})
-        found = translate(model, tokenizer, texts, spec, max_source=longest, prompts=recipe.prompts)
+        found = translate(model, tokenizer, texts, spec, max_source=max_source, prompts=recipe.prompts)
     yield from (answers[0][0] for answers in found)
 
 
 def _batches(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Iterator[Batch]:
     """Yield batches of the sources and targets, then of random tokens with minimum and maximum length."""
-    for start in range(0, len(sources), AT_ONCE):
-        some = slice(start, start + AT_ONCE)
-        yield _batch(recipe, sources[some], targets[some])
-    draw = torch.Generator().manual_seed(1)
-    tops = [max(EOS + 2, *map(max, side)) for side in (sources, targets)]
+    for start in range(0, len(sources), BATCH_SIZE):
+        batch = slice(start, start + BATCH_SIZE)
+        yield _batch(recipe, sources[batch], targets[batch])
+    generator = torch.Generator().manual_seed(1)
+    highs = [max(EOS + 2, *map(max, side)) for side in (sources, targets)]
     for tokens in (2, max(2, recipe.data.max_length)):
         size = (2, tokens - 1)
-        drawn = (torch.randint(EOS + 1, n, size, generator=draw).tolist() for n in tops)
-        left, right = ([[*ids, EOS] for ids in rows] for rows in drawn)
-        yield _batch(recipe, left, [[BOS, *ids] for ids in right])
+        drawn = (torch.randint(EOS + 1, high, size, generator=generator).tolist() for high in highs)
+        source, target = ([[*ids, EOS] for ids in rows] for rows in drawn)
+        yield _batch(recipe, source, [[BOS, *ids] for ids in target])
 
 
 def _batch(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Batch:
@@ -157,8 +155,8 @@ def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor
     if reader.logits is not None:
         read = source if ids is None else ids
         assert read is not None
-        gaps = (reader.logits(source, ids) - logits).abs().amax(-1)
-        return float(gaps[(read != PAD)[:, : gaps.shape[1]]].max())
+        differences = (reader.logits(source, ids) - logits).abs().amax(-1)
+        return float(differences[(read != PAD)[:, : differences.shape[1]]].max())
     assert reader.log_probs is not None
     assert source is not None
     assert ids is not None
@@ -168,7 +166,7 @@ def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor
 
 def _equal(name: str, ours: Sequence[Any], theirs: Sequence[Any], share: float) -> Agreement:
     """Compare two lists; passes if at least `share` of the items are equal."""
-    same = sum(a == b for a, b in zip(ours, theirs, strict=True))
-    least = math.ceil(share * len(ours))
-    needed = f"at least {least}" if share else "-"
-    return Agreement(name, f"{same} of {len(ours)}", needed, same >= least)
+    equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    minimum = math.ceil(share * len(ours))
+    needed = f"at least {minimum}" if share else "-"
+    return Agreement(name, f"{equal} of {len(ours)}", needed, equal >= minimum)

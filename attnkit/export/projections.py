@@ -11,7 +11,7 @@ from attnkit.layers import MultiHead
 from attnkit.layers.positions import sinusoids
 from attnkit.models.embedding import Embedding
 
-LENGTH = 1024
+MIN_POSITIONS = 1024
 """Minimum length of sinusoidal position tables; learned tables keep their trained length."""
 
 
@@ -24,15 +24,15 @@ def stacks(model: Any) -> Iterator[tuple[str, Any, Embedding]]:
 
 def projection(attention: MultiHead, name: str) -> tuple[Float[Tensor, "O I"], Float[Tensor, " O"]]:
     """Return weight and bias (zeros if none) of q, k, v or o; q is rescaled to scores divided by sqrt(D)."""
-    layer, mechanism = getattr(attention, name), attention.mechanism
+    linear, mechanism = getattr(attention, name), attention.mechanism
     factor = getattr(mechanism, "scale", 1.0) * mechanism.shape.head_width**0.5 if name == "q" else 1
-    weight: Tensor = layer.weight.detach() * factor
-    return weight, weight[:, 0] * 0 if layer.bias is None else layer.bias.detach() * factor
+    weight: Tensor = linear.weight.detach() * factor
+    return weight, weight[:, 0] * 0 if linear.bias is None else linear.bias.detach() * factor
 
 
 def position_table(embedding: Embedding, length: int) -> Float[Tensor, "N W"]:
     """Return the vectors added at positions 0, 1, ...; zeros without positions. `length` is the model's maximum."""
     if embedding.table is not None:
         return embedding.table.weight.detach()
-    width, used = embedding.tokens.embedding_dim, embedding.positions == "sinusoidal"
-    return sinusoids(torch.arange(max(LENGTH, length))[None], width)[0] * float(used)
+    width, sinusoidal = embedding.tokens.embedding_dim, embedding.positions == "sinusoidal"
+    return sinusoids(torch.arange(max(MIN_POSITIONS, length))[None], width)[0] * float(sinusoidal)

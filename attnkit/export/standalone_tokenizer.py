@@ -25,16 +25,15 @@ target = {target}
 def write(tokenizer: Tokenizer, folder: Path) -> None:
     """Write the vocabularies and the module that reads them."""
     tokenizer.save(folder)
-    imported = inspect.getsource(text_form)
-    own = inspect.getsource(pieces)
-    for line in own.splitlines(keepends=True):
+    code = inspect.getsource(pieces)
+    for line in code.splitlines(keepends=True):
         if line.startswith("from attnkit."):
-            own = own.replace(line, "from pathlib import Path\n")
+            code = code.replace(line, "from pathlib import Path\n")
     target = "source"
     if not tokenizer.shared and not isinstance(tokenizer.target, LabelVocabulary):
         target = f'Pieces((_FOLDER / "{TARGET_FILE}").read_bytes(), "{tokenizer.target.form}")'
     end = END.format(source=SOURCE_FILE, form=tokenizer.source.form, target=target)
-    (folder / FILE).write_text(f"{imported}\n\n{own}{end}", encoding="utf-8")
+    (folder / FILE).write_text(f"{inspect.getsource(text_form)}\n\n{code}{end}", encoding="utf-8")
 
 
 def encoder(folder: Path, recipe: Recipe) -> Callable[[Sequence[str]], list[list[int]]]:
@@ -44,12 +43,12 @@ def encoder(folder: Path, recipe: Recipe) -> Callable[[Sequence[str]], list[list
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    room = max(1, recipe.data.max_length - 1)
+    max_tokens = max(1, recipe.data.max_length - 1)
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         if recipe.prompts:
-            return [[BOS, *ids[-room:]] for ids in module.target.encode(texts)]
-        behind = [EOS, BOS] if recipe.model.shape == "decoder" else [EOS]
-        return [[*ids[:room], *behind] for ids in module.source.encode(texts)]
+            return [[BOS, *ids[-max_tokens:]] for ids in module.target.encode(texts)]
+        suffix = [EOS, BOS] if recipe.model.shape == "decoder" else [EOS]
+        return [[*ids[:max_tokens], *suffix] for ids in module.source.encode(texts)]
 
     return encode

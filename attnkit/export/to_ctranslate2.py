@@ -39,18 +39,17 @@ class CTranslate2Model:
 
         Raises DataError if the files are damaged, UnavailableError if CTranslate2 or the device is not available.
         """
-        place, _, index = device.partition(":")
-        library = imported("ctranslate2")
-        if place != "cpu" and (place != "cuda" or not library.get_cuda_device_count()):
+        kind, _, index = device.partition(":")
+        library = import_engine("ctranslate2")
+        if kind != "cpu" and (kind != "cuda" or not library.get_cuda_device_count()):
             raise UnavailableError(f"ctranslate2 cannot compute on {device} here; use --device cpu")
         options = {"device_index": int(index or 0), "intra_threads": torch.get_num_threads()}
         try:
-            self.translator = library.Translator(str(folder), place, **options)
+            self.translator = library.Translator(str(folder), kind, **options)
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{folder}: ctranslate2 cannot open it: {error}") from error
         self.limit = limit
-        parts = (tokenizer.source, tokenizer.target)
-        self.source, self.target = (part.spelled(range(len(part))) for part in parts)
+        self.source, self.target = (vocabulary.spelled(range(len(vocabulary))) for vocabulary in tokenizer)
         self.ids = {piece: id_ for id_, piece in enumerate(self.target)}
 
     def search_all(
@@ -58,7 +57,7 @@ class CTranslate2Model:
     ) -> list[list[Hypothesis]]:
         """See `Engine.search_all`; `lines` is ignored."""
         beams = spec.beam if spec.method == "beam" else 1
-        found = self.translator.translate_batch(
+        results = self.translator.translate_batch(
             [[self.source[id_] for id_ in ids[:-1]] for ids in sources],  # without EOS, which the engine adds
             beam_size=beams,
             num_hypotheses=spec.n_best,
@@ -74,7 +73,8 @@ class CTranslate2Model:
             return_scores=True,
         )
         return [
-            [self._hypothesis(*one, spec) for one in zip(each.hypotheses, each.scores, strict=True)] for each in found
+            [self._hypothesis(*pair, spec) for pair in zip(result.hypotheses, result.scores, strict=True)]
+            for result in results
         ]
 
     def _hypothesis(self, tokens: list[str], score: float, spec: SearchConfig) -> Hypothesis:
@@ -84,15 +84,15 @@ class CTranslate2Model:
 
     def log_probs(self, source: Int[Tensor, "B S"], ids: Int[Tensor, "B T"]) -> Float[Tensor, " n"]:
         """Compute the log-probabilities of all target tokens after BOS, EOS included, concatenated."""
-        given, wanted = (
+        sources, targets = (
             [[pieces[id_] for id_ in row.tolist() if id_ not in (PAD, BOS, EOS)] for row in rows]
             for pieces, rows in ((self.source, source), (self.target, ids))
         )
-        found = self.translator.score_batch(given, wanted, max_input_length=0)
-        return torch.tensor([value for row in found for value in row.log_probs])
+        results = self.translator.score_batch(sources, targets, max_input_length=0)
+        return torch.tensor([value for result in results for value in result.log_probs])
 
 
-def imported(module: str) -> Any:
+def import_engine(module: str) -> Any:
     """Import a module of CTranslate2; raises UnavailableError if the installation is broken."""
     try:
         return importlib.import_module(module)
@@ -100,7 +100,7 @@ def imported(module: str) -> Any:
         raise UnavailableError(f"ctranslate2 cannot be imported: {error}") from error
 
 
-def opened(run: Run, device: str) -> CTranslate2Model:
+def open_run(run: Run, device: str) -> CTranslate2Model:
     """Open a run, converted into the cache once; raises like `Run.model`, `CTranslate2Model` and `read_or_build`."""
     run.require_finished()
     tokenizer, recipe = run.tokenizer(), run.recipe
@@ -110,24 +110,24 @@ def opened(run: Run, device: str) -> CTranslate2Model:
     def build(folder: Path) -> None:
         write(run.model(), tokenizer, recipe, folder)
 
-    place = cache_dir() / "ctranslate2" / run.weights_sha256
-    return read_or_build(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)
+    cached = cache_dir() / "ctranslate2" / run.weights_sha256
+    return read_or_build(cached, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)
 
 
 def write(model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
     """Convert into an empty folder and open it; `weights` is a quantization. Raises like `CTranslate2Model`."""
     standalone_tokenizer.write(tokenizer, folder)
-    specs = imported("ctranslate2.specs")
-    shape, eps = recipe.model, nn.LayerNorm(1).eps
+    specs = import_engine("ctranslate2.specs")
+    config, eps = recipe.model, nn.LayerNorm(1).eps
     options: dict[str, Any] = {
-        "pre_norm": shape.norm == "pre",
-        "activation": specs.Activation[ACTIVATIONS[shape.activation]],
-        "ffn_glu": shape.activation.endswith("glu"),
+        "pre_norm": config.norm == "pre",
+        "activation": specs.Activation[ACTIVATIONS[config.activation]],
+        "ffn_glu": config.activation.endswith("glu"),
     }
-    if rope := shape.positions == "rope":
+    if rope := config.positions == "rope":
         options |= {"rotary_dim": 0, "rotary_interleave": False}
-    encoder = specs.TransformerEncoderSpec(shape.layers.encoder, shape.heads, **options)
-    decoder = specs.TransformerDecoderSpec(shape.layers.decoder, shape.heads, **options)
+    encoder = specs.TransformerEncoderSpec(config.layers.encoder, config.heads, **options)
+    decoder = specs.TransformerDecoderSpec(config.layers.decoder, config.heads, **options)
     for side, stack, embedding in stacks(model):
         spec = encoder if side == "encoder" else decoder
         tokens = spec.embeddings[0] if side == "encoder" else spec.embeddings
@@ -137,23 +137,23 @@ def write(model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weight
             spec.position_encodings.encodings = _array(position_table(embedding, model.length))
         if isinstance(stack.norm, nn.LayerNorm):
             _norm(spec.layer_norm, stack.norm)
-        for part, block in zip(spec.layer, stack.blocks, strict=True):
-            _block(part, block)
+        for layer_spec, block in zip(spec.layer, stack.blocks, strict=True):
+            _block(layer_spec, block)
     decoder.projection.weight = _array(model.output.weight)
-    whole = specs.TransformerSpec(encoder, decoder)
-    whole.config.add_source_eos, whole.config.layer_norm_epsilon = True, eps
-    source, target = (part.spelled(range(len(part))) for part in tokenizer)
-    whole.register_source_vocabulary(source)
-    whole.register_target_vocabulary(target)
+    full = specs.TransformerSpec(encoder, decoder)
+    full.config.add_source_eos, full.config.layer_norm_epsilon = True, eps
+    source, target = (vocabulary.spelled(range(len(vocabulary))) for vocabulary in tokenizer)
+    full.register_source_vocabulary(source)
+    full.register_target_vocabulary(target)
     for role, id_ in (("unk", UNK), ("bos", BOS), ("decoder_start", BOS), ("eos", EOS)):
-        setattr(whole.config, f"{role}_token", target[id_])
-    whole.validate()
-    whole.optimize(weights)
-    whole.save(str(folder))
+        setattr(full.config, f"{role}_token", target[id_])
+    full.validate()
+    full.optimize(weights)
+    full.save(str(folder))
     engine = CTranslate2Model(folder, tokenizer, model.limit, "cpu")
-    answers = partial(outputs, engine, tokenizer)
+    generate = partial(outputs, engine, tokenizer)
     encode = standalone_tokenizer.encoder(folder, recipe)
-    return Reader(answers, log_probs=engine.log_probs, encode=encode, bans=False, exact=weights is None)
+    return Reader(generate, log_probs=engine.log_probs, encode=encode, bans=False, exact=weights is None)
 
 
 def _block(spec: Any, block: Any) -> None:
@@ -161,16 +161,16 @@ def _block(spec: Any, block: Any) -> None:
         (spec.self_attention, block.attention, block.norm_attention, ("qkv", "o")),
         (spec.attention, block.cross, block.norm_cross, ("q", "kv", "o")) if block.cross is not None else None,
     ]
-    for part, attention, norm, fused in filter(None, layers):
-        _norm(part.layer_norm, norm)
-        for linear, names in zip(part.linear, fused, strict=True):
+    for attention_spec, attention, norm, fused in filter(None, layers):
+        _norm(attention_spec.layer_norm, norm)
+        for linear, names in zip(attention_spec.linear, fused, strict=True):
             pairs = zip(*(projection(attention, name) for name in names), strict=True)
-            linear.weight, linear.bias = (_array(torch.cat(some)) for some in pairs)
-    forward = block.feed_forward
+            linear.weight, linear.bias = (_array(torch.cat(tensors)) for tensors in pairs)
+    feed_forward = block.feed_forward
     _norm(spec.ffn.layer_norm, block.norm_feed_forward)
-    linears = [(spec.ffn.linear_0, forward.gate or forward.up), (spec.ffn.linear_1, forward.down)]
-    if forward.gate is not None:
-        linears.append((spec.ffn.linear_0_noact, forward.up))
+    linears = [(spec.ffn.linear_0, feed_forward.gate or feed_forward.up), (spec.ffn.linear_1, feed_forward.down)]
+    if feed_forward.gate is not None:
+        linears.append((spec.ffn.linear_0_noact, feed_forward.up))
     for linear, layer in linears:
         linear.weight, linear.bias = _array(layer.weight), _array(layer.bias)
 

@@ -16,7 +16,7 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
 from attnkit.export.fast_tokenizer import fast_tokenizer
 from attnkit.export.parity import Reader
 from attnkit.export.projections import position_table, projection, stacks
-from attnkit.huggingface.opening import LOCAL, open_model
+from attnkit.huggingface.opening import LOCAL_ONLY, open_model
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.models import Model
 from attnkit.recipe import Recipe
@@ -25,13 +25,13 @@ from attnkit.storage import tensors
 
 HEADS = {"Pegasus": "ForConditionalGeneration", "Marian": "MTModel", "OPT": "ForCausalLM"}
 OUTPUT = "lm_head.weight"
-SKIPPED = 2
+POSITION_OFFSET = 2
 """Number of unused positions at the start of OPT's table."""
-ABSENT = -1e9
+ABSENT_LOGIT = -1e9
 """Logit of ids beyond the end of the target vocabulary."""
 TARGET = "target"
 """Folder of the target tokenizer, if it is not shared."""
-AT_ONCE = 25
+BATCH_SIZE = 25
 """Number of texts per batch in generation."""
 
 
@@ -43,8 +43,8 @@ class HuggingFaceModel:
         opened = open_model(folder, device="cpu")
         self.model, self.source, self.target = opened.model, opened.tokenizer, opened.tokenizer
         self.decoder, self.vocabulary = opened.shape == "decoder", vocabulary
-        if (own := folder / TARGET).is_dir():
-            self.target = transformers().AutoTokenizer.from_pretrained(own, **LOCAL)
+        if (folder / TARGET).is_dir():
+            self.target = transformers().AutoTokenizer.from_pretrained(folder / TARGET, **LOCAL_ONLY)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode texts with the exported source tokenizer."""
@@ -53,21 +53,21 @@ class HuggingFaceModel:
     @torch.inference_mode()
     def outputs(self, texts: Sequence[str]) -> Iterator[str]:
         """Yield the best output of each text, with the folder's generation config but without sampling."""
-        for start in range(0, len(texts), AT_ONCE):
-            some = list(texts[start : start + AT_ONCE])
+        for start in range(0, len(texts), BATCH_SIZE):
+            batch = list(texts[start : start + BATCH_SIZE])
             with quiet():
-                given = self.source(some, truncation=True, padding=True, return_tensors="pt")
-                found = self.model.generate(**given, do_sample=False, num_return_sequences=1)
-            found = found[:, given["input_ids"].shape[1] if self.decoder else 0 :]
-            yield from self.target.batch_decode(found, skip_special_tokens=True)
+                inputs = self.source(batch, truncation=True, padding=True, return_tensors="pt")
+                ids = self.model.generate(**inputs, do_sample=False, num_return_sequences=1)
+            ids = ids[:, inputs["input_ids"].shape[1] if self.decoder else 0 :]
+            yield from self.target.batch_decode(ids, skip_special_tokens=True)
 
     def logits(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
         """Compute logits of whole rows, padded on the right."""
-        read = ids if source is None else source
-        assert read is not None
-        given: dict[str, Any] = {"input_ids": read, "attention_mask": (read != PAD).long()}
-        given |= {} if source is None else {"decoder_input_ids": ids}
-        logits: Tensor = self.model(**given).logits[..., : self.vocabulary]
+        input_ids = ids if source is None else source
+        assert input_ids is not None
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": (input_ids != PAD).long()}
+        inputs |= {} if source is None else {"decoder_input_ids": ids}
+        logits: Tensor = self.model(**inputs).logits[..., : self.vocabulary]
         return logits
 
 
@@ -84,8 +84,8 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weig
         _tokenizer(tokenizer.source, recipe).save_pretrained(folder)
         if not tokenizer.shared:
             _tokenizer(tokenizer.target, recipe).save_pretrained(folder / TARGET)
-    opened = HuggingFaceModel(folder, len(tokenizer.target))
-    return Reader(lambda _, texts: opened.outputs(texts), opened.logits, encode=opened.encode)
+    exported = HuggingFaceModel(folder, len(tokenizer.target))
+    return Reader(lambda _, texts: exported.outputs(texts), exported.logits, encode=exported.encode)
 
 
 def _weights(model: Any) -> dict[str, Tensor]:
@@ -95,7 +95,7 @@ def _weights(model: Any) -> dict[str, Tensor]:
     for side, stack, embedding in stacks(model):
         tokens, positions = (embedding.tokens.weight.detach(), position_table(embedding, model.length))
         if opt := model.encoder is None:  # OPT does not scale embeddings
-            positions, tokens = F.pad(positions, (0, 0, SKIPPED, 0)), tokens * embedding.scale
+            positions, tokens = F.pad(positions, (0, 0, POSITION_OFFSET, 0)), tokens * embedding.scale
         tables |= {f"{side}.embed_positions": positions, f"{side}.embed_tokens": tokens}
         layers[f"{side}.{'final_layer_norm' if opt else 'layer_norm'}"] = stack.norm
         for number, block in enumerate(stack.blocks):
@@ -108,8 +108,7 @@ def _weights(model: Any) -> dict[str, Tensor]:
             }
             for name, attention in (("self_attn", block.attention), ("encoder_attn", block.cross)):
                 for letter in "qkvo" if attention is not None else "":
-                    place = f"{name}.{letter.replace('o', 'out')}_proj"
-                    names[place] = projection(attention, letter)
+                    names[f"{name}.{letter.replace('o', 'out')}_proj"] = projection(attention, letter)
             layers |= {f"{side}.layers.{number}.{name}": part for name, part in names.items()}
     for name, layer in layers.items():
         if isinstance(layer, torch.nn.Linear | torch.nn.LayerNorm):
@@ -129,7 +128,7 @@ def _tie(named: dict[str, Tensor], config: Any) -> None:
     if config.tie_word_embeddings:
         named["model.shared.weight"] = [named.pop(name) for name in tables][0]
         return
-    bias = F.pad(torch.zeros(1, len(named[tables[2]])), (0, config.vocab_size), value=ABSENT)
+    bias = F.pad(torch.zeros(1, len(named[tables[2]])), (0, config.vocab_size), value=ABSENT_LOGIT)
     named["final_logits_bias"] = bias[:, : config.vocab_size]
     for name in tables:
         named[name] = F.pad(named[name], (0, 0, 0, config.vocab_size - len(named[name])))
@@ -138,44 +137,44 @@ def _tie(named: dict[str, Tensor], config: Any) -> None:
 
 
 def _config(recipe: Recipe, size: int, positions: int) -> Any:
-    ours, kind = recipe.model, pretrained_class(recipe)
-    tied, inside = ours.tie == "all", ours.activation_dropout
+    model, kind = recipe.model, pretrained_class(recipe)
+    tied, activation_dropout = model.tie == "all", model.activation_dropout
     values: dict[str, Any] = {
         "vocab_size": size,
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
-        "activation_function": ours.activation,
-        "dropout": ours.dropout,
+        "activation_function": model.activation,
+        "dropout": model.dropout,
         "architectures": [kind + HEADS[kind]],
         "dtype": "float32",
     }
     if kind == "OPT":
         values |= {
-            "max_position_embeddings": positions - SKIPPED,
+            "max_position_embeddings": positions - POSITION_OFFSET,
             "tie_word_embeddings": False,
-            "hidden_size": ours.width,
-            "word_embed_proj_dim": ours.width,
-            "ffn_dim": ours.ff,
-            "num_hidden_layers": ours.layers.decoder,
-            "num_attention_heads": ours.heads,
-            "do_layer_norm_before": ours.norm == "pre",
+            "hidden_size": model.width,
+            "word_embed_proj_dim": model.width,
+            "ffn_dim": model.ff,
+            "num_hidden_layers": model.layers.decoder,
+            "num_attention_heads": model.heads,
+            "do_layer_norm_before": model.norm == "pre",
         }
     else:
         values |= {
             "max_position_embeddings": positions,
             "tie_word_embeddings": tied,
-            "d_model": ours.width,
-            "scale_embedding": ours.init_std is None,
-            "activation_dropout": ours.dropout if inside is None else inside,
+            "d_model": model.width,
+            "scale_embedding": model.init_std is None,
+            "activation_dropout": model.dropout if activation_dropout is None else activation_dropout,
             "decoder_start_token_id": BOS,
             "forced_eos_token_id": None,
-            "encoder_layers": ours.layers.encoder,
-            "decoder_layers": ours.layers.decoder,
-            "encoder_attention_heads": ours.heads,
-            "decoder_attention_heads": ours.heads,
-            "encoder_ffn_dim": ours.ff,
-            "decoder_ffn_dim": ours.ff,
+            "encoder_layers": model.layers.encoder,
+            "decoder_layers": model.layers.decoder,
+            "encoder_attention_heads": model.heads,
+            "decoder_attention_heads": model.heads,
+            "encoder_ffn_dim": model.ff,
+            "decoder_ffn_dim": model.ff,
         }
     if kind == "Marian":
         values |= {"share_encoder_decoder_embeddings": tied, "decoder_vocab_size": size}
@@ -190,9 +189,9 @@ def _generation(recipe: Recipe) -> Any:
     spec = recipe.search
     beam = {"num_beams": spec.beam, "length_penalty": spec.length_penalty, "early_stopping": True}
     sample = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k, "top_p": spec.top_p}
-    chosen: dict[str, Any] = {"beam": beam, "sample": sample}.get(spec.method, {})
+    options: dict[str, Any] = {"beam": beam, "sample": sample}.get(spec.method, {})
     if recipe.model.shape != "decoder":
-        chosen["decoder_start_token_id"] = BOS
+        options["decoder_start_token_id"] = BOS
     return transformers().GenerationConfig(
         max_new_tokens=spec.max_length,
         min_new_tokens=spec.min_length or None,
@@ -202,7 +201,7 @@ def _generation(recipe: Recipe) -> Any:
         pad_token_id=PAD,
         bos_token_id=BOS,
         eos_token_id=EOS,
-        **chosen,
+        **options,
     )
 
 

@@ -36,17 +36,17 @@ class Graph(nn.Module):
         self.model, self.part = model, part
 
     def forward(self, source: Tensor | None = None, memory: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
-        found: Tensor
+        output: Tensor
         if self.part == ENCODER:
-            found, _ = self.model.encode(source)
+            output, _ = self.model.encode(source)
         elif source is None or ids is None:
-            found = self.model(*((ids, None) if self.model.shape == "encoder" else (None, ids)))
+            output = self.model(*((ids, None) if self.model.shape == "encoder" else (None, ids)))
         else:
             valid = source != PAD
             # not len(ids), which the trace would record as a constant number of rows
             state = Decode(((), valid.new_ones((ids.shape[0], 0))), (valid, memory, ()))
-            found, _ = self.model.step(ids, state)
-        return found
+            output, _ = self.model.step(ids, state)
+        return output
 
 
 class OnnxModel(Model):
@@ -82,8 +82,8 @@ class OnnxModel(Model):
         # moves pads between the source and further tokens to the end, and the logits back
         order = (read == PAD).int().argsort(dim=1, stable=True)
         logits = self._run(WHOLE, ids=read.gather(1, order))
-        back = order.argsort(1)[:, -ids.shape[1] :, None].expand(-1, -1, logits.shape[2])
-        return logits.gather(1, back), Decode((read,), None)
+        restore = order.argsort(1)[:, -ids.shape[1] :, None].expand(-1, -1, logits.shape[2])
+        return logits.gather(1, restore), Decode((read,), None)
 
     def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
         if ids is None:
@@ -104,22 +104,20 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weig
     They are traced with rows of maximum length, so that no branch for short rows is recorded.
     """
     standalone_tokenizer.write(tokenizer, folder)
-    longest = max(2, recipe.data.max_length)
-    ids, targets = (torch.full((2, tokens), EOS) for tokens in (longest, longest + 1))
+    max_length = max(2, recipe.data.max_length)
+    ids, targets = (torch.full((2, tokens), EOS) for tokens in (max_length, max_length + 1))
     graphs: dict[str, dict[str, Tensor]] = {WHOLE: {"ids": ids}}
     if model.shape == "encoder-decoder":
-        memory = torch.zeros(2, longest, recipe.model.width)
-        given = {"source": ids, "memory": memory, "ids": targets}
-        graphs = {ENCODER: {"source": ids}, DECODER: given}
+        memory = torch.zeros(2, max_length, recipe.model.width)
+        graphs = {ENCODER: {"source": ids}, DECODER: {"source": ids, "memory": memory, "ids": targets}}
     for name, inputs in graphs.items():
         try:
             _export(Graph(model, name), inputs, folder / name)
         except Exception as error:
             raise DataError(f"torch cannot export this model to ONNX: {_reason(error)}") from error
-    opened = OnnxModel(folder, model)
-    writes = partial(outputs, opened, tokenizer)
-    encode = standalone_tokenizer.encoder(folder, recipe)
-    return Reader(writes if recipe.writes else None, logits=opened, encode=encode)
+    exported = OnnxModel(folder, model)
+    generate = partial(outputs, exported, tokenizer) if recipe.writes else None
+    return Reader(generate, logits=exported, encode=standalone_tokenizer.encoder(folder, recipe))
 
 
 def _reason(error: Exception) -> str:
@@ -132,12 +130,12 @@ def _reason(error: Exception) -> str:
 def _export(graph: Graph, inputs: dict[str, Tensor], path: Path) -> None:
     """Write one graph, without log messages of the exporter and without metadata about source lines."""
     sizes = {name: {0: "rows", 1: "tokens" if name == "ids" else "source"} for name in inputs}
-    before = logging.root.manager.disable
+    disabled_level = logging.root.manager.disable
     logging.disable()
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = torch.onnx.export(
+            program = torch.onnx.export(
                 graph.eval(),
                 kwargs=inputs,
                 input_names=[*inputs],
@@ -147,9 +145,9 @@ def _export(graph: Graph, inputs: dict[str, Tensor], path: Path) -> None:
                 verbose=False,
             )
     finally:
-        logging.disable(before)
-    assert made is not None
+        logging.disable(disabled_level)
+    assert program is not None
     traversal: Any = importlib.import_module("onnx_ir.traversal")
-    for node in traversal.RecursiveGraphIterator(made.model.graph):
+    for node in traversal.RecursiveGraphIterator(program.model.graph):
         node.metadata_props.clear()
-    made.save(path)
+    program.save(path)

@@ -33,10 +33,10 @@ TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.voca
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 """Valid file names in an index."""
-INDEX = 64 << 20
+MAX_INDEX_BYTES = 64 << 20
 """Maximum size of an index in bytes."""
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
-NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
+HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 """OWNER/MODEL; the oldest hub models have no owner."""
 
 
@@ -64,7 +64,7 @@ def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
         return _checked(ModelFolder(name, path))
     if name and path.exists():
         raise MissingInputError(f"{name}: a file; give the directory of a model")
-    if not NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name):
         raise MissingInputError(f"{quoted(name)}: no such directory, and not a hub name (OWNER/MODEL)")
     local = is_offline(offline) or hub().is_offline_mode() or _unreachable()
     try:
@@ -84,28 +84,28 @@ def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
     return _checked(ModelFolder(name, path, path.name))
 
 
-def _checked(place: ModelFolder) -> ModelFolder:
-    """Return `place`; raises MissingInputError or DataError unless it has weights that are safe to read."""
-    path = place.path
+def _checked(folder: ModelFolder) -> ModelFolder:
+    """Return `folder`; raises MissingInputError or DataError unless it has weights that are safe to read."""
+    path = folder.path
     if not (path / CONFIG).is_file():
         reason = (
             "only an adapter: merge it into its base model"
             if (path / "adapter_config.json").is_file()
             else f"no {CONFIG}: give the directory of a run, of a Hugging Face model, or a hub name"
         )
-        raise MissingInputError(f"{place.name}: {reason}")
+        raise MissingInputError(f"{folder.name}: {reason}")
     for index in path.glob("*.safetensors.index*.json"):
         _check_shards(index)
     if any((path / weights).is_file() for weights in WEIGHTS[:2]) or is_converted(path):
-        return place
+        return folder
     pickled = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
-    if pickled or place.revision is not None:
-        what = f"only as {pickled[0]}" if pickled else "only in other formats, such as pickles"
+    if pickled or folder.revision is not None:
+        formats = f"only as {pickled[0]}" if pickled else "only in other formats, such as pickles"
         raise DataError(
-            f"{place.name}: has its weights {what}, which could run code: save it as safetensors "
+            f"{folder.name}: has its weights {formats}, which could run code: save it as safetensors "
             "(save_pretrained of transformers)"
         )
-    raise MissingInputError(f"{place.name}: no weights: {WEIGHTS[0]} is missing")
+    raise MissingInputError(f"{folder.name}: no weights: {WEIGHTS[0]} is missing")
 
 
 class WeightIndex(json_files.Schema):
@@ -116,8 +116,8 @@ class WeightIndex(json_files.Schema):
 
 def _check_shards(index: Path) -> None:
     """Raise DataError if an index names anything but safetensors in its folder; transformers itself would read it."""
-    parts = json_files.read(index, WeightIndex, limit=INDEX).weight_map
-    for name in dict.fromkeys(parts.values()):
+    weight_map = json_files.read(index, WeightIndex, limit=MAX_INDEX_BYTES).weight_map
+    for name in dict.fromkeys(weight_map.values()):
         if not SHARD.fullmatch(name):
             raise DataError(f"{index}: names {quoted(name)}: only safetensors files of the same folder are read")
 
@@ -139,7 +139,7 @@ def _refusal(name: str, error: Exception) -> Exception:
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return OutputError(f"{name}: the hub's cache cannot be written: {error.strerror}")
     status = getattr(getattr(error, "response", None), "status_code", "?")
-    told: list[tuple[Any, type[Exception], str]] = [
+    messages: list[tuple[Any, type[Exception], str]] = [
         (
             errors.GatedRepoError,
             UnavailableError,
@@ -160,4 +160,4 @@ def _refusal(name: str, error: Exception) -> Exception:
         ),
         (Exception, UnavailableError, f"the hub's answer cannot be used ({type(error).__name__})"),
     ]
-    return next(kind(f"{name}: {text}") for one, kind, text in told if isinstance(error, one))
+    return next(kind(f"{name}: {text}") for caught, kind, text in messages if isinstance(error, caught))

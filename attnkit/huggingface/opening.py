@@ -24,15 +24,15 @@ from attnkit.text import hint
 Shape = Literal["encoder-decoder", "decoder", "encoder"]
 """Shape of a model, as in recipes; a decoder is a causal language model."""
 
-OLDEST = 5
+MIN_VERSION = 5
 """Minimum major version of transformers."""
-TYPES = ("float32", "bfloat16", "float16", "auto")
+DTYPES = ("float32", "bfloat16", "float16", "auto")
 """Dtypes; auto is the dtype of the saved weights."""
-LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+LOCAL_ONLY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """Options of `from_pretrained` that forbid downloads and code from the repository."""
-UNSET = 10**9
+NO_LIMIT = 10**9
 """Threshold of `model_max_length` above which a tokenizer has no limit."""
-HASHED = 1 << 30
+MAX_HASHED_BYTES = 1 << 30
 """Maximum size of hashed weights in bytes: about one second."""
 
 
@@ -58,9 +58,9 @@ class Pretrained:
     def eager(self) -> Iterator[None]:
         """Switch to an attention implementation that returns weights: transformers' eager one, or attnkit's."""
         before = self.model.config._attn_implementation
-        own = before == surgery.IMPLEMENTATION
+        converted = before == surgery.IMPLEMENTATION
         with quiet():
-            self.model.set_attn_implementation(surgery.WITH_MAPS if own else "eager")
+            self.model.set_attn_implementation(surgery.WITH_MAPS if converted else "eager")
         try:
             yield
         finally:
@@ -69,7 +69,7 @@ class Pretrained:
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """Hashes of the weights (up to `HASHED` bytes) and tokenizer, revision, and versions of the libraries."""
+        """Hashes of the weights (up to `MAX_HASHED_BYTES`) and tokenizer, revision, and versions of the libraries."""
         found = {
             "weights": _digest(sorted(self.path.glob("model*.safetensors")) + surgery.files(self.path)),
             "tokenizer": _digest([self.path / "tokenizer.json"]),
@@ -98,43 +98,43 @@ def open_model(name: str | Path, *, device: str = "auto", dtype: str = "float32"
         UsageError: The dtype is unknown.
     """
     require_transformers()
-    if dtype not in TYPES:
-        raise UsageError(f"dtype {dtype}: {hint(dtype, TYPES)}")
-    chosen = pick_device(device)
-    place = model_folder(str(name), offline=offline)
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype}: {hint(dtype, DTYPES)}")
+    device = pick_device(device)
+    folder = model_folder(str(name), offline=offline)
     try:
-        return _opened(place, chosen, dtype)
+        return _open(folder, device, dtype)
     except BaseException as error:  # of other libraries; a Rust panic is not an Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise _refusal(place, error) from error
+        raise _refusal(folder, error) from error
 
 
-def _opened(place: ModelFolder, chosen: str, dtype: str) -> Pretrained:
+def _open(folder: ModelFolder, device: str, dtype: str) -> Pretrained:
     """Open the model of a folder; errors of transformers are not converted."""
     with quiet():
-        shape, auto = _kind(place)
+        shape, auto = _kind(folder)
         options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}
-        converted = surgery.is_converted(place.path)
+        converted = surgery.is_converted(folder.path)
         if converted:
             options["variant"] = surgery.VARIANT
-        model = _weights(place, shape, auto, options).to(chosen)
-        tokenizer = _tokenizer(place, model)
+        model = _weights(folder, shape, auto, options).to(device)
+        tokenizer = _tokenizer(folder, model)
     limit = _limit(model, tokenizer)
-    if converted and (most := surgery.restore(model, place.path)) is not None:
-        limit = most if limit is None else min(limit, most)
-    return Pretrained(place.name, shape, model, tokenizer, torch.device(chosen), limit, place.path, place.revision)
+    if converted and (maximum := surgery.restore(model, folder.path)) is not None:
+        limit = maximum if limit is None else min(limit, maximum)
+    return Pretrained(folder.name, shape, model, tokenizer, torch.device(device), limit, folder.path, folder.revision)
 
 
 def require_transformers() -> None:
     """Raise UnavailableError if transformers is missing or too old."""
-    advice = f"Hugging Face models need transformers >= {OLDEST}: pip install 'attnkit[hf]'"
+    advice = f"Hugging Face models need transformers >= {MIN_VERSION}: pip install 'attnkit[hf]'"
     try:
-        found = version("transformers")
+        installed = version("transformers")
     except PackageNotFoundError:
         raise UnavailableError(advice) from None
-    if int(found.split(".")[0]) < OLDEST:
-        raise UnavailableError(f"{advice} (here: {found})")
+    if int(installed.split(".")[0]) < MIN_VERSION:
+        raise UnavailableError(f"{advice} (here: {installed})")
 
 
 class PretrainedConfig(json_files.Schema):
@@ -147,52 +147,51 @@ class PretrainedConfig(json_files.Schema):
     attention_chunk_size: int | None = None
 
 
-def _settings(place: ModelFolder) -> PretrainedConfig:
+def _settings(folder: ModelFolder) -> PretrainedConfig:
     """Read config.json; raises DataError if transformers itself does not implement the model type."""
-    settings = json_files.read(place.path / CONFIG, PretrainedConfig)
-    known, kind = transformers().CONFIG_MAPPING, settings.model_type
-    if kind in known:
+    settings = json_files.read(folder.path / CONFIG, PretrainedConfig)
+    known, model_type = transformers().CONFIG_MAPPING, settings.model_type
+    if model_type in known:
         return settings
     if settings.auto_map:
         raise DataError(
-            f"{place.name}: a model of type {kind!r} needs code from its repository, which attnkit "
+            f"{folder.name}: a model of type {model_type!r} needs code from its repository, which attnkit "
             "never runs: use a model that transformers itself has"
         )
-    version_here = transformers().__version__
     raise DataError(
-        f"{place.name}: transformers {version_here} knows no model of type {kind!r}"
-        f"; {hint(kind, known, 'update transformers?')}"
+        f"{folder.name}: transformers {transformers().__version__} knows no model of type {model_type!r}"
+        f"; {hint(model_type, known, 'update transformers?')}"
     )
 
 
-def _kind(place: ModelFolder) -> tuple[Shape, Any]:
+def _kind(folder: ModelFolder) -> tuple[Shape, Any]:
     """Determine the shape of the model and the auto class that opens it."""
-    read = _settings(place)
+    settings = _settings(folder)
     library = transformers()
     try:
-        config = library.AutoConfig.from_pretrained(place.path, **LOCAL)
+        config = library.AutoConfig.from_pretrained(folder.path, **LOCAL_ONLY)
     except Exception as error:
-        raise DataError(f"{place.name}: {CONFIG} is malformed: {one_line(error)}") from error
+        raise DataError(f"{folder.name}: {CONFIG} is malformed: {error_line(error)}") from error
     layers = getattr(config, "num_hidden_layers", 1)
     if not isinstance(layers, int) or layers < 1:  # transformers accepts a model without layers
-        raise DataError(f"{place.name}: {CONFIG} is malformed: a model of {layers} layers")
-    kind, named = type(config), (read.architectures or [""])[0]
+        raise DataError(f"{folder.name}: {CONFIG} is malformed: a model of {layers} layers")
+    config_class, architecture = type(config), (settings.architectures or [""])[0]
     causal = library.MODEL_FOR_CAUSAL_LM_MAPPING
     masked = library.MODEL_FOR_MASKED_LM_MAPPING
     encodes = library.MODEL_FOR_TEXT_ENCODING_MAPPING
-    if named.endswith("EncoderModel") and named == _class_name(encodes, kind):
+    if architecture.endswith("EncoderModel") and architecture == _class_name(encodes, config_class):
         return "encoder", library.AutoModelForTextEncoding
-    if config.is_encoder_decoder and kind in library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+    if config.is_encoder_decoder and config_class in library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
         return "encoder-decoder", library.AutoModelForSeq2SeqLM
-    if kind in causal:  # some model types are both causal and masked
-        only_causal = named == _class_name(causal, kind) != _class_name(masked, kind)
+    if config_class in causal:  # some model types are both causal and masked
+        only_causal = architecture == _class_name(causal, config_class) != _class_name(masked, config_class)
         flags = (getattr(config, flag, False) for flag in ("is_decoder", "causal"))
-        if kind not in masked or only_causal or any(flags):
+        if config_class not in masked or only_causal or any(flags):
             return "decoder", library.AutoModelForCausalLM
-    if kind in masked or kind in encodes:
+    if config_class in masked or config_class in encodes:
         return "encoder", library.AutoModel
     raise DataError(
-        f"{place.name}: a {read.model_type} model reads no text, or is of a kind that is not "
+        f"{folder.name}: a {settings.model_type} model reads no text, or is of a kind that is not "
         "supported: encoders, decoders and encoder-decoders of text are"
     )
 
@@ -202,17 +201,17 @@ def _class_name(mapping: Any, kind: type) -> str:
     return str(getattr(found[0] if isinstance(found, tuple) else found, "__name__", ""))
 
 
-def _weights(place: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any]) -> Any:
+def _weights(folder: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any]) -> Any:
     """Load the model; raises DataError if a weight is missing in the files."""
     # always explicit, because config.json could name a kernel to download
     for attention in ("sdpa", "eager"):
         try:
             model, report = auto.from_pretrained(
-                place.path,
+                folder.path,
                 attn_implementation=attention,
                 use_safetensors=True,
                 output_loading_info=True,
-                **LOCAL,
+                **LOCAL_ONLY,
                 **options,
             )
             break
@@ -222,47 +221,47 @@ def _weights(place: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any
     missing = [key for key in sorted(report["missing_keys"]) if ".pooler." not in f".{key}"]
     if missing:
         raise DataError(
-            f"{place.name}: its files lack {len(missing)} of the model's weights, such as "
+            f"{folder.name}: its files lack {len(missing)} of the model's weights, such as "
             f"{missing[0]}: they are damaged, or of another kind than {CONFIG} says ({shape})"
         )
     return model.eval()
 
 
-def _tokenizer(place: ModelFolder, model: Any) -> Any:
+def _tokenizer(folder: ModelFolder, model: Any) -> Any:
     try:
-        tokenizer = transformers().AutoTokenizer.from_pretrained(place.path, **LOCAL)
+        tokenizer = transformers().AutoTokenizer.from_pretrained(folder.path, **LOCAL_ONLY)
     except ImportError:
         raise
     except Exception as error:
-        raise MissingInputError(f"{place.name}: no tokenizer that can be read: {one_line(error)}") from error
+        raise MissingInputError(f"{folder.name}: no tokenizer that can be read: {error_line(error)}") from error
     if not tokenizer or len(tokenizer) <= len(tokenizer.all_special_ids):
         # some classes build an empty vocabulary if its file is missing
-        raise MissingInputError(f"{place.name}: no tokenizer: save one beside the model")
+        raise MissingInputError(f"{folder.name}: no tokenizer: save one beside the model")
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows and max(tokenizer.get_vocab().values()) >= rows:
         raise DataError(
-            f"{place.name}: the tokenizer has {len(tokenizer):,} pieces, but the model embeds "
+            f"{folder.name}: the tokenizer has {len(tokenizer):,} pieces, but the model embeds "
             f"{rows:,}: they do not belong together"
         )
     return tokenizer
 
 
-def _refusal(place: ModelFolder, error: BaseException) -> BaseException:
+def _refusal(folder: ModelFolder, error: BaseException) -> BaseException:
     """Convert an error of transformers to one line; attnkit's own and out-of-memory errors are unchanged."""
     if isinstance(error, AttnkitError) or out_of_memory(error):
         return error
     if isinstance(error, ImportError):
-        return UnavailableError(f"{place.name}: {one_line(error)}")
+        return UnavailableError(f"{folder.name}: {error_line(error)}")
     if isinstance(error, OSError) and error.errno is not None:  # an I/O error, not an error of transformers
-        return input_error(error, Path(error.filename or place.path))
-    what = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
-    return DataError(f"{place.name}: cannot be opened: {what}{one_line(error)}")
+        return input_error(error, Path(error.filename or folder.path))
+    kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+    return DataError(f"{folder.name}: cannot be opened: {kind}{error_line(error)}")
 
 
-def one_line(error: BaseException, longest: int = 200) -> str:
-    """Return the first line of an error's message, truncated to `longest` characters; without a message, its class."""
+def error_line(error: BaseException, length: int = 200) -> str:
+    """Return the first line of an error's message, truncated to `length` characters; without a message, its class."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _limit(model: Any, tokenizer: Any) -> int | None:
@@ -271,26 +270,26 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
         raise TypeError(f"model_max_length should be a number: {tokenizer.model_max_length!r:.60}")
     tables = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
     limits = [value - _reserved(model, value) for value in tables if isinstance(value, int) and value > 0]
-    least = min(tokenizer.model_max_length, *limits, UNSET)
-    return int(least) if least < UNSET else None
+    limit = min(tokenizer.model_max_length, *limits, NO_LIMIT)
+    return int(limit) if limit < NO_LIMIT else None
 
 
 def _reserved(model: Any, rows: int) -> int:
     """Return the number of positions reserved for padding in RoBERTa-like models, which count from padding_idx + 1."""
-    for name, part in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
-            padded = part.padding_idx is not None and part.num_embeddings == rows
-            return (part.padding_idx or 0) + 1 if padded else 0
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            reserves = module.padding_idx is not None and module.num_embeddings == rows
+            return (module.padding_idx or 0) + 1 if reserves else 0
     return 0
 
 
 def _digest(files: list[Path]) -> str | None:
-    """Compute the SHA-256 of the concatenated files; None if they are missing or larger than `HASHED`."""
-    there = [file for file in files if file.is_file()]
-    if not there or sum(file.stat().st_size for file in there) > HASHED:
+    """Compute the SHA-256 of the concatenated files; None if they are missing or larger than `MAX_HASHED_BYTES`."""
+    existing = [file for file in files if file.is_file()]
+    if not existing or sum(file.stat().st_size for file in existing) > MAX_HASHED_BYTES:
         return None
     digest = hashlib.sha256()
-    for file in there:
-        with file.open("rb") as opened:
-            hashlib.file_digest(opened, lambda: digest)
+    for path in existing:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

@@ -28,7 +28,7 @@ def quiet(*, network: bool = False) -> Iterator[None]:
     constants: Any = importlib.import_module("huggingface_hub.constants")
     bars: Any = importlib.import_module("huggingface_hub.utils")
     logs: Any = importlib.import_module("transformers.utils.logging")
-    shown = logs.is_progress_bar_enabled(), not bars.are_progress_bars_disabled()
+    bars_enabled = logs.is_progress_bar_enabled(), not bars.are_progress_bars_disabled()
     names = ("transformers", "huggingface_hub", "bitsandbytes")
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     offline = constants.HF_HUB_OFFLINE
@@ -45,7 +45,7 @@ def quiet(*, network: bool = False) -> Iterator[None]:
             constants.HF_HUB_OFFLINE = offline
             for logger, level in levels.items():
                 logger.setLevel(level)
-            if shown[0]:
+            if bars_enabled[0]:
                 logs.enable_progress_bar()
-            if shown[1]:
+            if bars_enabled[1]:
                 bars.enable_progress_bars()

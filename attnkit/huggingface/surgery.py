@@ -43,25 +43,25 @@ VARIANT = "attnkit"
 Options = Mapping[str, Any]
 
 
-def check(word: str, options: Options) -> None:
+def check(name: str, options: Options) -> None:
     """Raise UsageError if a mechanism cannot replace the attention of a trained causal model."""
-    able = mechanisms.resolve_capabilities(word, options)
-    if not able.causal:
-        raise UsageError(f"{word} cannot be causal: {able.why}")
-    if other := set(able.uses) - set("qkv"):
-        what = "gates" if "g" in other else "slices of the layer's input"
+    capabilities = mechanisms.resolve_capabilities(name, options)
+    if not capabilities.causal:
+        raise UsageError(f"{name} cannot be causal: {capabilities.why}")
+    if other := set(capabilities.uses) - set("qkv"):
+        inputs = "gates" if "g" in other else "slices of the layer's input"
         raise UsageError(
-            f"{word} needs {what}, which a Hugging Face model has no projections for: convert a "
+            f"{name} needs {inputs}, which a Hugging Face model has no projections for: convert a "
             "run of attnkit, or take a mechanism of queries, keys and values"
         )
-    if able.remembers_queries:
+    if capabilities.remembers_queries:
         raise UsageError(
-            f"{word} keeps something of earlier queries, which the cache of a Hugging Face model "
+            f"{name} keeps something of earlier queries, which the cache of a Hugging Face model "
             "does not hold: convert a run of attnkit, or take another mechanism"
         )
 
 
-def install(model: Any, word: str, options: Options, length: int) -> dict[str, Attention]:
+def install(model: Any, name: str, options: Options, length: int) -> dict[str, Attention]:
     """Replace the attention of all layers of a causal model by new mechanisms, in place; returns them by module name.
 
     Args:
@@ -72,7 +72,7 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
         UsageError: The model does not use the attention interface, is quantized, or has a sliding window, capped
             scores or attention sinks; or the mechanism cannot replace its attention.
     """
-    check(word, options)
+    check(name, options)
     if getattr(model, "is_quantized", False):
         raise UsageError("its weights are quantised, which cannot be trained: give the original")
     if any(transformers().DynamicCache(config=model.config).is_sliding):
@@ -80,40 +80,40 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
             f"this {model.config.model_type} model has a sliding window, and keeps only the keys "
             "in it: convert a model whose layers all see the whole text"
         )
-    made: dict[str, Attention] = {}
-    for depth, (name, module, heads, width) in enumerate(_attention_modules(model)):
-        layer = MultiHead.build(word, heads * width, heads, length, depth=depth, causal=True, **options)
+    installed: dict[str, Attention] = {}
+    for depth, (module_name, module, heads, width) in enumerate(_attention_modules(model)):
+        layer = MultiHead.build(name, heads * width, heads, length, depth=depth, causal=True, **options)
         mechanism = layer.mechanism
         sets = mechanism.query_sets, mechanism.key_sets, mechanism.value_sets, mechanism.key_heads
         if sets != (1, 1, 1, heads) or not layer.plain:
             raise UsageError(
-                f"{word} with these options needs projections or norms that a Hugging Face model "
+                f"{name} with these options needs projections or norms that a Hugging Face model "
                 "does not have: leave options out, or convert a run of attnkit"
             )
         device = next(module.parameters()).device
         # `model.dtype`, because quantized weights are stored as integers
-        made[name] = mechanism.to(device, model.dtype).train(module.training)
+        installed[module_name] = mechanism.to(device, model.dtype).train(module.training)
         setattr(module, ATTRIBUTE, mechanism)
     with quiet():
         model.set_attn_implementation(IMPLEMENTATION)
-    return made
+    return installed
 
 
 def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
     """Record name, module, number of heads and head width of attention modules in order, by a forward pass."""
-    found: list[tuple[str, nn.Module, int, int]] = []
+    modules: list[tuple[str, nn.Module, int, int]] = []
     names = {module: name for name, module in model.named_modules()}
 
-    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **given: Any) -> Any:
-        for name, what in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
-            if given.get(name) is not None:
-                raise UsageError(f"its attention {what}, which a mechanism in its place would not")
-        found.append((names[module], module, query.shape[1], query.shape[3]))
+    def record(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **kwargs: Any) -> Any:
+        for name, feature in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
+            if kwargs.get(name) is not None:
+                raise UsageError(f"its attention {feature}, which a mechanism in its place would not")
+        modules.append((names[module], module, query.shape[1], query.shape[3]))
         if value.shape[3] != query.shape[3]:
             raise UsageError("its values have another width than its keys")
         return value.new_zeros(query.shape).transpose(1, 2), None
 
-    register(IMPLEMENTATION, note)
+    register(IMPLEMENTATION, record)
     before = model.config._attn_implementation
     try:
         with quiet(), torch.no_grad():
@@ -129,12 +129,12 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
     finally:
         register(IMPLEMENTATION, _attend)
         register(WITH_MAPS, _attend_with_maps)
-    if not found:
+    if not modules:
         raise UsageError(
             f"a {model.config.model_type} model computes its attention by itself: use one of the "
             "Llama, Qwen, Mistral, GPT-2 or GPT-NeoX family"
         )
-    return found
+    return modules
 
 
 def register(name: str, function: Any) -> None:
@@ -182,30 +182,30 @@ def _attend(
     return y.transpose(1, 2).contiguous(), weights
 
 
-def _attend_with_maps(*arguments: Any, **named: Any) -> Any:
-    return _attend(*arguments, **named, maps=True)
+def _attend_with_maps(*args: Any, **kwargs: Any) -> Any:
+    return _attend(*args, **kwargs, maps=True)
 
 
-def own_weights(model: nn.Module) -> dict[str, Tensor]:
+def mechanism_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights and buffers of the mechanisms in a model."""
     return {name: x for name, x in model.state_dict().items() if f".{ATTRIBUTE}." in name}
 
 
 def save(model: Any, tokenizer: Any, folder: Path, facts: Mapping[str, Any]) -> None:
     """Save a converted model to an existing folder; `facts` has at least `ConvertedFacts`. Raises OSError."""
-    own = own_weights(model)
-    rest = {name: x for name, x in model.state_dict().items() if name not in own}
+    weights = mechanism_weights(model)
+    rest = {name: x for name, x in model.state_dict().items() if name not in weights}
     with quiet():
         model.set_attn_implementation("eager")
         try:
             model.save_pretrained(folder, state_dict=rest, variant=VARIANT)
         except SafetensorError as error:  # an I/O error, with its errno only in the message
-            found = re.search(r"os error (\d+)", str(error))
-            number = int(found[1]) if found else errno.EIO
+            match = re.search(r"os error (\d+)", str(error))
+            number = int(match[1]) if match else errno.EIO
             raise OSError(number, os.strerror(number)) from error
         model.set_attn_implementation(IMPLEMENTATION)
         tokenizer.save_pretrained(folder)
-    stored.write(folder / WEIGHTS, own)
+    stored.write(folder / WEIGHTS, weights)
     atomic_write(folder / FACTS, (json.dumps(facts, indent=2) + "\n").encode())
 
 
@@ -232,11 +232,12 @@ def restore(model: Any, folder: Path) -> int | None:
     Raises DataError if a file is damaged, UsageError if the mechanism is unknown or does not fit.
     """
     facts = json_files.read(folder / FACTS, ConvertedFacts)
-    made = install(model, facts.attention, facts.options, facts.length)
-    own, wanted = stored.read(folder / WEIGHTS), own_weights(model)
-    for name in own.keys() & wanted.keys():  # the model may have been opened with another dtype
-        if own[name].is_floating_point() and wanted[name].is_floating_point():
-            own[name] = own[name].to(wanted[name].dtype)
-    stored.check(folder / WEIGHTS, own, wanted)
-    model.load_state_dict(own, strict=False)
-    return min((one.limit for one in made.values() if isinstance(one.limit, int)), default=None)
+    installed = install(model, facts.attention, facts.options, facts.length)
+    weights, expected = stored.read(folder / WEIGHTS), mechanism_weights(model)
+    for name in weights.keys() & expected.keys():  # the model may have been opened with another dtype
+        if weights[name].is_floating_point() and expected[name].is_floating_point():
+            weights[name] = weights[name].to(expected[name].dtype)
+    stored.check(folder / WEIGHTS, weights, expected)
+    model.load_state_dict(weights, strict=False)
+    limits = (mechanism.limit for mechanism in installed.values())
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)

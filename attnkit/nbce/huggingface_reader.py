@@ -15,7 +15,7 @@ from torch import Tensor
 from attnkit.attention import Attention
 from attnkit.errors import AttnkitError, DataError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
-from attnkit.huggingface.opening import one_line
+from attnkit.huggingface.opening import error_line
 from attnkit.huggingface.quiet import transformers
 from attnkit.models.base import CachePositions, Decode
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, Real, SourceReader, copy_cache, map_states
@@ -109,7 +109,7 @@ class TemplatedReader(ContextReader):
             text: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # the template is a program that comes with the model
             raise DataError(
-                f"{self.name}: its chat template fails: {one_line(error)}: leave it out (--chat)"
+                f"{self.name}: its chat template fails: {error_line(error)}: leave it out (--chat)"
             ) from error
         start = text.rfind(tail.strip())
         if start < 0:
@@ -166,7 +166,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             if isinstance(error, AttnkitError) or out_of_memory(error):
                 raise
             raise UsageError(
-                f"{self.name}: {self.kind} cannot read several rows at once: {one_line(error)}"
+                f"{self.name}: {self.kind} cannot read several rows at once: {error_line(error)}"
             ) from error
         self.ends = self.end_ids(self.size)
         self.scores_prompts = self.shares_prefixes

@@ -64,13 +64,13 @@ def test_auto_takes_the_engine_for_lines_one_at_a_time(
     run: Run, tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
     peer("ctranslate2")
-    opened, taken = to_ctranslate2.opened, list[str]()
+    opened, taken = to_ctranslate2.open_run, list[str]()
 
     def watched(run: Run, device: str) -> Any:
         taken.append(device)
         return opened(run, device)
 
-    monkeypatch.setattr(to_ctranslate2, "opened", watched)
+    monkeypatch.setattr(to_ctranslate2, "open_run", watched)
 
     def answers(run: Run, *words: str) -> Any:
         command = ("generate", str(run.path), "--max-length", "6", *words)

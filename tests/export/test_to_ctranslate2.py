@@ -86,14 +86,14 @@ def test_rounding_weights_leaves_the_run_as_it_is(tmp_path: Path) -> None:
 def test_a_run_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     run = make_run(tmp_path)
-    to_ctranslate2.opened(run, "cpu")
+    to_ctranslate2.open_run(run, "cpu")
     (folder,) = (tmp_path / "cache" / "ctranslate2").iterdir()
     assert folder.name == run.manifest.files[MODEL]
     monkeypatch.setattr(to_ctranslate2, "write", None)
-    to_ctranslate2.opened(run, "cpu")
+    to_ctranslate2.open_run(run, "cpu")
     other = make_run(tmp_path, "other")
     with pytest.raises(TypeError):  # it would write
-        to_ctranslate2.opened(other, "cpu")
+        to_ctranslate2.open_run(other, "cpu")
 
 
 def test_a_damaged_model_or_another_device_is_refused(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_other_mechanisms_with_the_same_weights_are_other_facts(tmp_path: Path) 
 def test_a_saved_model_opens_in_another_number_type(word: str, dtype: str, tmp_path: Path) -> None:
     model = saved(tmp_path, word)
     opened = open_model(tmp_path, device="cpu", dtype=dtype)
-    own = surgery.own_weights(opened.model)
+    own = surgery.mechanism_weights(opened.model)
     assert {x.dtype for x in own.values() if x.is_floating_point()} == {getattr(torch, dtype)}
     found, like = logits(opened.model, ids()).float(), logits(model, ids())
     assert (found - like).abs().mean() < 0.2 * like.std()

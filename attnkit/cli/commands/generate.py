@@ -170,10 +170,10 @@ def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | En
     from attnkit.models.precision import lower_precision
 
     if engine != "attnkit":
-        from attnkit.export.to_ctranslate2 import opened
+        from attnkit.export.to_ctranslate2 import open_run
 
         try:
-            return opened(run, device)
+            return open_run(run, device)
         except (DataError, OutputError, OutputPathError, UnavailableError) as error:
             if engine == "ctranslate2":
                 raise
