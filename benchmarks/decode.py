@@ -27,7 +27,7 @@ import torch
 from common import command, load_before, publish, say, spread, table, versions
 
 from attnkit.errors import UnavailableError
-from attnkit.export.to_ctranslate2 import CTranslate2Model, opened
+from attnkit.export.to_ctranslate2 import CTranslate2Model, open_run
 from attnkit.memory import keep_freed_memory
 from attnkit.models import Model
 from attnkit.models.fast_decoder import FastDecoder
@@ -55,7 +55,7 @@ def systems(run: Run, threads: int) -> dict[str, Any]:
         with suppress(UnavailableError):
             lower_precision(model, precision)
             ours[precision] = model
-    peer, small = opened(run, "cpu"), opened(run, "cpu")
+    peer, small = open_run(run, "cpu"), open_run(run, "cpu")
     assert isinstance(peer, CTranslate2Model)
     folder = cache_dir() / "ctranslate2" / run.weights_sha256
     library = importlib.import_module("ctranslate2")

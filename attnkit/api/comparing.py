@@ -126,8 +126,7 @@ def train(
         name: name of a recipe that is written to OUT; default "own".
         out: root folder of the runs.
         jobs: number of runs trained at the same time, each in a separate process.
-        fresh: replace existing runs.
-        allow_change: resume runs whose recipe has changed.
+        fresh, allow_change: replace existing runs; resume runs whose recipe has changed.
         device, data_dir, offline: see `attnkit train`.
         plugins: Python files with custom mechanisms or metrics.
 
@@ -262,23 +261,23 @@ def evaluate(
         RecipeError: A key of `search` is invalid.
     """
     plug_in(plugins)
-    found = find_runs([runs] if isinstance(runs, str | Path) else runs)
-    one_task(found, "score each task by itself")
+    found_runs = find_runs([runs] if isinstance(runs, str | Path) else runs)
+    one_task(found_runs, "score each task by itself")
     eval_changes = {"metrics": expand(name_list(metrics))} if metrics else {}
     overrides = [f"search.{key}={_flow_yaml(value)}" for key, value in (search or {}).items()]
     rows = list[ScoreRow]()
-    for run in found:
+    for run in found_runs:
         recipe = run.changed_recipe(overrides) if overrides else run.recipe
         recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update=eval_changes)})
         rows += evaluate_run(
             run, recipe, name_list(splits or ()), force=fresh, device=device, data_dir=data_dir, offline=offline
         )
-    by_recipe, variants = baselines(found), {run.variant for run in found}
+    by_recipe, variants = baselines(found_runs), {run.variant for run in found_runs}
     if baseline is not None and baseline not in variants:
         known = ", ".join(sorted(variants))
         raise UsageError(f"baseline {baseline!r}: no run is of this variant; choose from {known}")
     if baseline is not None:
         by_recipe = dict.fromkeys(by_recipe, baseline)
-    settings, published = found[0].recipe.eval, PublishedFigures.of_runs(found)
+    settings, published = found_runs[0].recipe.eval, PublishedFigures.of_runs(found_runs)
     result = side_by_side(rows, by_recipe, settings, published=published)
     return ComparedRuns(**vars(result))

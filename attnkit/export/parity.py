@@ -116,14 +116,14 @@ def outputs(model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: 
     """Yield the best output of each text by attnkit's search (greedy for sampling), or the likeliest label."""
     search, max_source = recipe.search, recipe.data.max_length
     if isinstance(model, Model) and model.shape == "encoder":
-        found = classify(
+        results = classify(
             model, tokenizer, texts, recipe.data.labels, max_source=max_source, batch_tokens=search.batch_tokens
         )
     else:
         method = "greedy" if search.method == "sample" else search.method
         spec = search.model_copy(update={"method": method, "n_best": 1})
-        found = translate(model, tokenizer, texts, spec, max_source=max_source, prompts=recipe.prompts)
-    yield from (answers[0][0] for answers in found)
+        results = translate(model, tokenizer, texts, spec, max_source=max_source, prompts=recipe.prompts)
+    yield from (answers[0][0] for answers in results)
 
 
 def _batches(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Iterator[Batch]:
@@ -153,10 +153,10 @@ def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor
     """Compute the maximum difference of logits, or of target log-probabilities, pads excluded."""
     logits: Tensor = model(source, ids)
     if reader.logits is not None:
-        read = source if ids is None else ids
-        assert read is not None
+        tokens = source if ids is None else ids
+        assert tokens is not None
         differences = (reader.logits(source, ids) - logits).abs().amax(-1)
-        return float(differences[(read != PAD)[:, : differences.shape[1]]].max())
+        return float(differences[(tokens != PAD)[:, : differences.shape[1]]].max())
     assert reader.log_probs is not None
     assert source is not None
     assert ids is not None

@@ -73,12 +73,12 @@ class HuggingFaceModel:
 
 def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
     """Write weights, configs and tokenizers, and open the folder; raises like `fast_tokenizer` and `open_model`."""
-    named = _weights(model)
+    state_dict = _weights(model)
     size = max(len(tokenizer.source), len(tokenizer.target))
-    config = _config(recipe, size, len(named["model.decoder.embed_positions.weight"]))
-    _tie(named, config)
+    config = _config(recipe, size, len(state_dict["model.decoder.embed_positions.weight"]))
+    _tie(state_dict, config)
     with quiet():
-        tensors.write(folder / "model.safetensors", named, {"format": "pt"})
+        tensors.write(folder / "model.safetensors", state_dict, {"format": "pt"})
         config.save_pretrained(folder)
         _generation(recipe).save_pretrained(folder)
         _tokenizer(tokenizer.source, recipe).save_pretrained(folder)
@@ -115,25 +115,25 @@ def _weights(model: Any) -> dict[str, Tensor]:
             layer = layer.weight.detach(), layer.bias.detach()
         if isinstance(layer, tuple):
             tables[name], tables[f"{name}.bias"] = layer
-    named = {f"{name}{'' if name.endswith('bias') else '.weight'}": t for name, t in tables.items()}
-    return {f"{'' if name == OUTPUT else 'model.'}{name}": t for name, t in named.items()}
+    state_dict = {f"{name}{'' if name.endswith('bias') else '.weight'}": t for name, t in tables.items()}
+    return {f"{'' if name == OUTPUT else 'model.'}{name}": t for name, t in state_dict.items()}
 
 
-def _tie(named: dict[str, Tensor], config: Any) -> None:
+def _tie(state_dict: dict[str, Tensor], config: Any) -> None:
     """Remove duplicates of tied tables, or pad untied tables to one vocabulary size; does nothing for OPT."""
     if config.model_type == "opt":
         return
     tables = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
     tables.append(OUTPUT)
     if config.tie_word_embeddings:
-        named["model.shared.weight"] = [named.pop(name) for name in tables][0]
+        state_dict["model.shared.weight"] = [state_dict.pop(name) for name in tables][0]
         return
-    bias = F.pad(torch.zeros(1, len(named[tables[2]])), (0, config.vocab_size), value=ABSENT_LOGIT)
-    named["final_logits_bias"] = bias[:, : config.vocab_size]
+    bias = F.pad(torch.zeros(1, len(state_dict[tables[2]])), (0, config.vocab_size), value=ABSENT_LOGIT)
+    state_dict["final_logits_bias"] = bias[:, : config.vocab_size]
     for name in tables:
-        named[name] = F.pad(named[name], (0, 0, 0, config.vocab_size - len(named[name])))
+        state_dict[name] = F.pad(state_dict[name], (0, 0, 0, config.vocab_size - len(state_dict[name])))
     if config.model_type == "pegasus":
-        named["model.shared.weight"] = named[tables[0]]
+        state_dict["model.shared.weight"] = state_dict[tables[0]]
 
 
 def _config(recipe: Recipe, size: int, positions: int) -> Any:

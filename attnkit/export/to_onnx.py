@@ -67,23 +67,23 @@ class OnnxModel(Model):
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
         if self.shape == "encoder-decoder" and source is not None:
             return Decode((source[:, :0],), (source, self._run(ENCODER, source=source)))
-        read = torch.zeros((rows or 1, 0), dtype=torch.long) if source is None else source
-        return Decode((read,), None)
+        tokens = torch.zeros((rows or 1, 0), dtype=torch.long) if source is None else source
+        return Decode((tokens,), None)
 
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t V"], Decode]:
-        read = torch.cat((state.moving[0], ids), 1)
+        tokens = torch.cat((state.moving[0], ids), 1)
         if state.fixed is not None:
             beams = len(ids) // len(state.fixed[0])
             source, memory = (part.repeat_interleave(beams, 0) for part in state.fixed)
-            logits = self._run(DECODER, source=source, memory=memory, ids=read)
-            return logits[:, -ids.shape[1] :], Decode((read,), state.fixed)
+            logits = self._run(DECODER, source=source, memory=memory, ids=tokens)
+            return logits[:, -ids.shape[1] :], Decode((tokens,), state.fixed)
         # moves pads between the source and further tokens to the end, and the logits back
-        order = (read == PAD).int().argsort(dim=1, stable=True)
-        logits = self._run(WHOLE, ids=read.gather(1, order))
+        order = (tokens == PAD).int().argsort(dim=1, stable=True)
+        logits = self._run(WHOLE, ids=tokens.gather(1, order))
         restore = order.argsort(1)[:, -ids.shape[1] :, None].expand(-1, -1, logits.shape[2])
-        return logits.gather(1, restore), Decode((read,), None)
+        return logits.gather(1, restore), Decode((tokens,), None)
 
     def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
         if ids is None:

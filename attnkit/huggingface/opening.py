@@ -57,20 +57,20 @@ class Pretrained:
     @contextmanager
     def eager(self) -> Iterator[None]:
         """Switch to an attention implementation that returns weights: transformers' eager one, or attnkit's."""
-        before = self.model.config._attn_implementation
-        converted = before == surgery.IMPLEMENTATION
+        previous = self.model.config._attn_implementation
+        converted = previous == surgery.IMPLEMENTATION
         with quiet():
             self.model.set_attn_implementation(surgery.WITH_MAPS if converted else "eager")
         try:
             yield
         finally:
             with quiet():
-                self.model.set_attn_implementation(before)
+                self.model.set_attn_implementation(previous)
 
     @cached_property
     def facts(self) -> dict[str, str]:
         """Hashes of the weights (up to `MAX_HASHED_BYTES`) and tokenizer, revision, and versions of the libraries."""
-        found = {
+        facts = {
             "weights": _digest(sorted(self.path.glob("model*.safetensors")) + surgery.files(self.path)),
             "tokenizer": _digest([self.path / "tokenizer.json"]),
             "revision": self.revision,
@@ -78,7 +78,7 @@ class Pretrained:
             "torch": torch.__version__,
             "transformers": transformers().__version__,
         }
-        return {key: value for key, value in found.items() if value}
+        return {key: value for key, value in facts.items() if value}
 
 
 def open_model(name: str | Path, *, device: str = "auto", dtype: str = "float32", offline: bool = False) -> Pretrained:
@@ -197,8 +197,8 @@ def _kind(folder: ModelFolder) -> tuple[Shape, Any]:
 
 
 def _class_name(mapping: Any, kind: type) -> str:
-    found = mapping.get(kind, None)
-    return str(getattr(found[0] if isinstance(found, tuple) else found, "__name__", ""))
+    model_class = mapping.get(kind, None)
+    return str(getattr(model_class[0] if isinstance(model_class, tuple) else model_class, "__name__", ""))
 
 
 def _weights(folder: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any]) -> Any:

@@ -114,12 +114,12 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
         return value.new_zeros(query.shape).transpose(1, 2), None
 
     register(IMPLEMENTATION, record)
-    before = model.config._attn_implementation
+    previous = model.config._attn_implementation
     try:
         with quiet(), torch.no_grad():
             model.set_attn_implementation(IMPLEMENTATION)
             model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device))
-            model.set_attn_implementation(before)
+            model.set_attn_implementation(previous)
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         if out_of_memory(error):
             raise

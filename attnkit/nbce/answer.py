@@ -116,10 +116,10 @@ def ask(
     search = partial(answers, reader, spec=spec)
     if method == "best":
         return _best(reader, prepared, search)
-    found = search([prompt.rows for prompt in prepared], merging)
+    results = search([prompt.rows for prompt in prepared], merging)
     if method not in POOLS:  # the rows of cad are not contexts
-        found = [answer._replace(steps=[]) for answer in found]
-    return [reply_of(reader, *pair) for pair in zip(found, prepared, strict=True)]
+        results = [answer._replace(steps=[]) for answer in results]
+    return [reply_of(reader, *pair) for pair in zip(results, prepared, strict=True)]
 
 
 class PreparedPrompt(NamedTuple):
@@ -153,9 +153,9 @@ def _best(
 ) -> list[Reply]:
     """Answer each prompt from each context alone and return the likeliest answer, the first on ties."""
     lines = [line for line, prompt in enumerate(prompts) for _ in prompt.rows]
-    found = search([[row] for prompt in prompts for row in prompt.rows], None, lines=lines)
+    results = search([[row] for prompt in prompts for row in prompt.rows], None, lines=lines)
     replies = []
-    for prompt, candidates in zip(prompts, _by_prompt(prompts, found), strict=True):
+    for prompt, candidates in zip(prompts, _by_prompt(prompts, results), strict=True):
         scores = tuple(answer.hypotheses[0].score if answer.hypotheses else -math.inf for answer in candidates)
         best = scores.index(max(scores))
         replies.append(reply_of(reader, candidates[best], prompt.select(best, scores)))

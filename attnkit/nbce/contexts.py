@@ -59,7 +59,7 @@ def find(names: Iterable[str]) -> list[str]:
 
     A folder has all files of `FORMATS` below it, sorted by name. Raises MissingInputError if a name has no file.
     """
-    found: list[str] = []
+    paths: list[str] = []
     for name in names:
         path = Path(name)
         if path.is_dir():
@@ -70,12 +70,12 @@ def find(names: Iterable[str]) -> list[str]:
         elif name != STDIN and not path.exists() and glob.has_magic(name):
             matches, reason = glob.glob(name, recursive=True), "no file has such a name"
         else:
-            found.append(name)
+            paths.append(name)
             continue
         if not (files := sorted(match for match in matches if Path(match).is_file())):
             raise MissingInputError(f"{quoted(name, 200)}: {reason}")
-        found += files
-    return found
+        paths += files
+    return paths
 
 
 def from_file(path: str, *, lines: bool = False) -> list[Context]:
@@ -105,13 +105,13 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
 def _rows(path: str, kind: str) -> list[Context]:
     """Read the contexts of a table, each with the number of the line on which its row begins."""
     records = read_records(Path(path), kind, None, Counts(), numbered=True)
-    rows = [(place, list(values.values())) for place, values in records]
+    rows = [(origin, list(values.values())) for origin, values in records]
     column, names = 0, [str(name).strip().lower() for name in (rows[0][1] if rows else ())]
     if "text" in names:
         column, rows = names.index("text"), rows[1:]
     elif len(names) > 1:
         raise DataError(f"{rows[0][0]}: no column is named text, and there are several: {quoted(', '.join(names))}")
-    return [Context(_printable(cells[column].rstrip("\n")), place) for place, cells in rows]
+    return [Context(_printable(cells[column].rstrip("\n")), origin) for origin, cells in rows]
 
 
 def prepare(
@@ -188,15 +188,15 @@ def _printable(text: str) -> str:
     return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
-def _context(line: str, place: str) -> Context:
+def _context(line: str, origin: str) -> Context:
     """Parse a context from a line of JSON: a string, or an object with the field `text`."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise DataError(f"{place}:{error.colno}: not JSON: {error.msg}") from error
+        raise DataError(f"{origin}:{error.colno}: not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(f"{place}: not JSON that can be read: {error}") from error
+        raise DataError(f"{origin}: not JSON that can be read: {error}") from error
     text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise DataError(f'{place}: a line must be a string or {{"text": "..."}}')
-    return Context(_printable(text), place)
+        raise DataError(f'{origin}: a line must be a string or {{"text": "..."}}')
+    return Context(_printable(text), origin)

@@ -64,9 +64,9 @@ class TemplatedReader(ContextReader):
                 "a template needs {context} once and {prompt} behind it, as in "
                 r"'{context}\n\n{prompt}'"
             )
-        self.before, rest = parts
-        self.after = rest.lstrip()
-        self.gap = rest[: len(rest) - len(self.after)]
+        self.prefix, rest = parts
+        self.suffix = rest.lstrip()
+        self.separator = rest[: len(rest) - len(self.suffix)]
         added = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
         special = {str(token) for token in added if token.special} | {*self.tokenizer.all_special_tokens}
         self.special_tokens = tuple(sorted(token for token in special if len(token) > 1))
@@ -92,16 +92,16 @@ class TemplatedReader(ContextReader):
         return text
 
     def select(self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None) -> Decode:
-        seen = state.moving[-1]
-        count = len(seen.valid if isinstance(seen, CachePositions) else seen)
+        cached = state.moving[-1]
+        count = len(cached.valid if isinstance(cached, CachePositions) else cached)
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return state
         return Decode(map_states(lambda tensors: tensors[0][rows], state.moving), ())
 
     def texts(self, context: str, prompt: str) -> tuple[str, str]:
         """Fill the template; returns the text up to the end of the context, and the text that all rows share."""
-        head = f"{self.before}{self._plain(context)}{self.gap}" if context else ""
-        tail = self.after.replace("{prompt}", self._plain(prompt))
+        head = f"{self.prefix}{self._plain(context)}{self.separator}" if context else ""
+        tail = self.suffix.replace("{prompt}", self._plain(prompt))
         if not self.chat:
             return head, tail
         message = [{"role": "user", "content": head + tail}]
@@ -183,23 +183,23 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         return Decode((cache, CachePositions(valid, valid.long())), ())
 
     def advance(
-        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False, shift: int = 0
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, all_tokens: bool = False, shift: int = 0
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
         """See `ContextReader.advance`; `shift` is added to the position ids."""
         real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-        cache, seen = state.moving
-        seen = seen.add(real) if seen.valid.shape[1] else CachePositions.of(real)
-        positions = (seen.positions[:, -ids.shape[1] :] + shift).masked_fill(~real, 0)
-        optional = {"position_ids": positions, "logits_to_keep": 0 if every else 1}
+        cache, cached = state.moving
+        cached = cached.add(real) if cached.valid.shape[1] else CachePositions.of(real)
+        positions = (cached.positions[:, -ids.shape[1] :] + shift).masked_fill(~real, 0)
+        optional = {"position_ids": positions, "logits_to_keep": 0 if all_tokens else 1}
         with torch.no_grad(), quiet():
             out = self.model(
                 input_ids=ids,
-                attention_mask=seen.valid.long(),
+                attention_mask=cached.valid.long(),
                 past_key_values=copy_cache(cache),
                 use_cache=True,
                 **{name: value for name, value in optional.items() if name in self.optional_arguments},
             )
-        return out.logits, Decode((out.past_key_values, seen), ())
+        return out.logits, Decode((out.past_key_values, cached), ())
 
     def _try_padding(self) -> tuple[int, bool, str]:
         """Return vocabulary size, `shares` and `window_refusal`; raises UsageError if left padding changes logits."""
@@ -275,7 +275,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         return Decode((library.DynamicCache(), library.DynamicCache(), hidden, real), ())
 
     def advance(
-        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, all_tokens: bool = False
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
         self_cache, cross_cache, hidden, valid = state.moving
         with torch.no_grad(), quiet():

@@ -211,7 +211,7 @@ def answers(
         reader.check(rows, spec.max_length)
     method = beam_search if spec.method == "beam" else greedy_or_sample
     numbers = range(len(prompts)) if lines is None else lines
-    found: dict[int, Answer] = {}
+    results: dict[int, Answer] = {}
     for indices in _batches(prompts, spec):
         batch = [prompts[index] for index in indices]
         model = MergedModel(reader, rule)
@@ -220,8 +220,8 @@ def answers(
         seeds = [numbers[index] for index in indices]
         outputs = method(model, state, last + reader.id_offset, spec, spec.max_length, seeds)
         for line, (index, hypotheses) in enumerate(zip(indices, outputs, strict=True)):
-            found[index] = model.answer(line, hypotheses)
-    return [found[index] for index in range(len(prompts))]
+            results[index] = model.answer(line, hypotheses)
+    return [results[index] for index in range(len(prompts))]
 
 
 def _batches(prompts: Sequence[Sequence[PromptRow]], spec: SearchConfig) -> Iterator[list[int]]:

@@ -125,9 +125,9 @@ def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConf
         if pool not in POOLS or key in fixed or (key == "eta" and pool != "entropy"):
             points[key] = points[key][:1]
     for point in product(*points.values()):
-        chosen = dict(zip(points, point, strict=True))
-        swept = [f"{key}={value:g}" for key, value in chosen.items() if points[key][1:]]
-        yield ",".join((method, *swept)), spec.model_copy(update=chosen)
+        values = dict(zip(points, point, strict=True))
+        swept = [f"{key}={value:g}" for key, value in values.items() if points[key][1:]]
+        yield ",".join((method, *swept)), spec.model_copy(update=values)
 
 
 def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
@@ -213,14 +213,14 @@ def evaluate_model(
     """
     names = expand(eval.metrics)
     check_known(names, "question-answering", metrics_of_answers())
-    found = None
+    all_conditions = None
     if group.is_main_process():
-        found = [condition for split in splits for condition in conditions(corpus, split, spec)]
-    found = group.broadcast_object(found)
-    if not found:
+        all_conditions = [condition for split in splits for condition in conditions(corpus, split, spec)]
+    all_conditions = group.broadcast_object(all_conditions)
+    if not all_conditions:
         raise DataError(f"no question has {min(spec.counts)} passages: set contexts.counts")
-    total, done, rows = sum(len(condition.questions) for condition in found), 0, list[ScoreRow]()
-    for condition in found:
+    total, done, rows = sum(len(condition.questions) for condition in all_conditions), 0, list[ScoreRow]()
+    for condition in all_conditions:
 
         def tell(answered: int, split: str = condition.split, before: int = done) -> None:
             if progress is not None:
@@ -229,7 +229,7 @@ def evaluate_model(
         lines = QuestionLines(model, condition)
         rows.append(evaluate_lines(lines, eval, names, one_best(search), force=force, tell=tell))
         done += len(condition.questions)
-    if missing := sorted({*spec.counts} - {condition.number for condition in found}):
+    if missing := sorted({*spec.counts} - {condition.number for condition in all_conditions}):
         warning = f"no question has {', '.join(map(str, missing))} passages: left out"
         rows[0] = replace(rows[0], warnings=(*rows[0].warnings, warning))
     return rows

@@ -106,9 +106,9 @@ class ContextReader(ABC):
 
     @abstractmethod
     def advance(
-        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, all_tokens: bool = False
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
-        """Read further tokens and return the logits after the last token, or after every token.
+        """Read further tokens and return the logits after the last token, or after all tokens.
 
         Only causal readers accept pads. R is a multiple of the number of rows passed to `begin`.
         """
@@ -157,7 +157,7 @@ class ContextReader(ABC):
 class CausalReader(ContextReader):
     """Reader of decoder-only models: rows are padded on the left, shared prefixes computed once."""
 
-    _kept: tuple[list[tuple[int, ...]], Decode] | None = None
+    _context_cache: tuple[list[tuple[int, ...]], Decode] | None = None
     """Heads of the last prompt, and their cache."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ class CausalReader(ContextReader):
         batch_size = max(1, MAX_LOGITS // (ids.shape[1] * self.size))
         parts, scores = [], []
         for batch in torch.split(self._indices(range(len(rows))), batch_size):
-            logits, part = self.advance(ids[batch], self.select(state, batch), real[batch], every=True)
+            logits, part = self.advance(ids[batch], self.select(state, batch), real[batch], all_tokens=True)
             logprobs = logits.to(score_type(logits)).log_softmax(-1)
             logprobs = logprobs.gather(2, next_ids[batch][..., None])[..., 0]
             scores.append(logprobs.double().masked_fill(~real[batch], 0).sum(1))
@@ -192,16 +192,16 @@ class CausalReader(ContextReader):
             state = self.begin([PromptRow(head, (0,)) for head in windows])
             state = join_windows(state, len(windows) // len(rows), [row.shared for row in rows])
             return self._append(tails, state)
-        whole = [(*head, *tail) for head, tail in zip(heads, tails, strict=True)]
+        full_rows = [(*head, *tail) for head, tail in zip(heads, tails, strict=True)]
         if not self.shares_prefixes:
-            heads, tails = whole, [()] * len(rows)
+            heads, tails = full_rows, [()] * len(rows)
         distinct = list(dict.fromkeys(heads))
         if self.keep_contexts:
-            if self._kept is None or self._kept[0] != distinct:
-                self._kept = distinct, self._read(distinct)
-            state = self._kept[1]
+            if self._context_cache is None or self._context_cache[0] != distinct:
+                self._context_cache = distinct, self._read(distinct)
+            state = self._context_cache[1]
         elif len(distinct) == len(rows):
-            return self._read(whole)
+            return self._read(full_rows)
         else:
             state = self._read(distinct)
         index = {head: i for i, head in enumerate(distinct)}
@@ -322,12 +322,12 @@ def join_windows(state: Decode, windows: int, shared: Sequence[int]) -> Decode:
     `shared[r]` tokens of all windows but the first are masked; columns that are masked in all rows are dropped.
     Source: Ratner et al. 2023, "Parallel context windows for large language models".
     """
-    caches, seen = state.moving
-    if not isinstance(seen, CachePositions):
-        seen = CachePositions.of(seen)
-    hidden = torch.tensor(shared, device=seen.valid.device).repeat_interleave(windows)
+    caches, cached = state.moving
+    if not isinstance(cached, CachePositions):
+        cached = CachePositions.of(cached)
+    hidden = torch.tensor(shared, device=cached.valid.device).repeat_interleave(windows)
     hidden[::windows] = 0
-    valid = (seen.valid & (seen.positions >= hidden[:, None])).view(len(shared), -1)
+    valid = (cached.valid & (cached.positions >= hidden[:, None])).view(len(shared), -1)
     columns = valid.any(0).nonzero()[:, 0]
 
     def join(tensors: list[Tensor]) -> Tensor:
@@ -335,7 +335,7 @@ def join_windows(state: Decode, windows: int, shared: Sequence[int]) -> Decode:
         split = torch.unflatten(tensors[0], 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
         return split.flatten(2, 3).index_select(2, columns)
 
-    positions = seen.positions.view(len(shared), -1)[:, columns]
+    positions = cached.positions.view(len(shared), -1)[:, columns]
     return Decode((map_states(join, caches), CachePositions(valid[:, columns], positions)), ())
 
 

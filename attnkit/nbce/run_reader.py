@@ -35,10 +35,10 @@ class RunReader(ContextReader):
         return self.tokenizer.target.decode([ids])[0]
 
     def advance(
-        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, all_tokens: bool = False
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
         hidden, state = self.model.advance(ids, state, real)
-        return self.model.output(hidden if every else hidden[:, -1:]), state
+        return self.model.output(hidden if all_tokens else hidden[:, -1:]), state
 
 
 class LanguageModelReader(RunReader, CausalReader):

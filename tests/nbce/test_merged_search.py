@@ -168,10 +168,10 @@ def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> No
 class Counted(LanguageModelReader):
     """Notes the shape of everything that is read before the first step."""
 
-    def advance(self, ids: Tensor, *how: Any, every: bool = False) -> Any:
-        if how[1:] and not every:  # no step
+    def advance(self, ids: Tensor, *how: Any, all_tokens: bool = False) -> Any:
+        if how[1:] and not all_tokens:  # no step
             self.read_shapes.append(tuple(ids.shape))
-        return super().advance(ids, *how, every=every)
+        return super().advance(ids, *how, all_tokens=all_tokens)
 
 
 @pytest.mark.parametrize("variant", ["rope", "alibi", "learned", "linear", "local"])
