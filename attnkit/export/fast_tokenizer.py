@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from attnkit.data.text_form import SUBSTITUTES, MARK, NONCHARACTERS
+from attnkit.data.text_form import MARK, NONCHARACTERS, SUBSTITUTES
 from attnkit.data.tokenizer import BOS, EOS, UNK, Vocabulary, control
 from attnkit.errors import DataError
 from attnkit.huggingface.quiet import transformers

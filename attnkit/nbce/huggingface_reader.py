@@ -100,8 +100,8 @@ class TemplatedReader(ContextReader):
 
     def texts(self, context: str, prompt: str) -> tuple[str, str]:
         """Fill the template; returns the text up to the end of the context, and the text that all rows share."""
-        head = f"{self.prefix}{self._plain(context)}{self.separator}" if context else ""
-        tail = self.suffix.replace("{prompt}", self._plain(prompt))
+        head = f"{self.prefix}{self._escape(context)}{self.separator}" if context else ""
+        tail = self.suffix.replace("{prompt}", self._escape(prompt))
         if not self.chat:
             return head, tail
         message = [{"role": "user", "content": head + tail}]
@@ -120,17 +120,17 @@ class TemplatedReader(ContextReader):
         if not prompt.strip():
             return PromptRow((), ())
         head, tail = self.texts(context, prompt)
-        ids = self._encode_behind("\n\n", tail)
+        ids = self._encode_after("\n\n", tail)
         return PromptRow((*self.begin_ids, *self.encode(head)), tuple(ids))
 
-    def _encode_behind(self, lead: str, text: str) -> list[int]:
+    def _encode_after(self, lead: str, text: str) -> list[int]:
         """Encode a text as the continuation of `lead`, since some tokenizers mark the start of a text."""
         prefix, ids = self.encode(lead), self.encode(lead + text)
         if ids[: len(prefix)] == prefix and len(ids) > len(prefix):
             return ids[len(prefix) :]
         return self.encode(text.removeprefix(" "))
 
-    def _plain(self, text: str) -> str:
+    def _escape(self, text: str) -> str:
         """Break up spellings of special tokens, with which a context could end the user's turn and fake another."""
         for token in self.special_tokens:
             text = text.replace(token, f"{token[0]} {token[1:]}")
@@ -174,8 +174,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
     def encode_answer(self, text: str) -> list[int]:
         """See `ContextReader.encode_answer`; the answer follows a space, in a chat a line break."""
         if self.chat:
-            return self._encode_behind("\n", text)
-        return self._encode_behind("a", f" {text}")
+            return self._encode_after("\n", text)
+        return self._encode_after("a", f" {text}")
 
     def empty(self, rows: int) -> Decode:
         valid = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)

@@ -14,8 +14,6 @@ FORMAT, VERSION = "attnkit nbce trace", 5
 """Format of `Trace.json`; the version is incremented when an existing key changes its meaning."""
 DIGITS = 4  # decimals of entropies and shares, which have float32 precision or less
 
-Decode = Callable[[Sequence[int]], str]
-
 
 @dataclass(frozen=True)
 class Trace:
@@ -94,7 +92,7 @@ def trace(
     ids: Sequence[int],
     steps: Sequence[TracedToken],
     source: Source,
-    decode: Decode,
+    decode: Callable[[Sequence[int]], str],
 ) -> Trace:
     """Build the trace of one output, with contexts in the order of the merged rows.
 
