@@ -285,9 +285,9 @@ def test_the_limits_of_the_security_page_are_those_of_the_code() -> None:
     table = SECURITY.read_text(encoding="utf-8").partition("## Limits")[2]
     mib, gib = 1 << 20, 1 << 30
     for said in (
-        f"{yaml_nodes.LARGEST >> 10} KiB, {yaml_nodes.MOST_NODES:,} keys and values, "
-        f"{yaml_nodes.DEEPEST} levels, {loading.MOST_VARIANTS} variants "
-        f"({sweep.MOST_VARIANTS:,} in a sweep)",
+        f"{yaml_nodes.MAX_BYTES >> 10} KiB, {yaml_nodes.MAX_NODES:,} keys and values, "
+        f"{yaml_nodes.MAX_DEPTH} levels, {loading.MAX_VARIANTS} variants "
+        f"({sweep.MAX_VARIANTS:,} in a sweep)",
         f"| a line of text | {formats.MAX_LINE_BYTES // mib} MiB |",
         f"{formats.MAX_RATIO} times its size, beyond {formats.FREE // mib} MiB",
         f"| {files.JSON_LIMIT // mib} MiB, scores {results.SCORES_LIMIT // mib} MiB |",

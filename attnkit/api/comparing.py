@@ -227,7 +227,7 @@ def _absolute(value: Any, key: tuple[str, ...] = ()) -> Any:
         return value
     if isinstance(value, list):
         return [_absolute(item, key) for item in value]
-    return build.found(value, COMMAND_LINE, key == build.INIT) if isinstance(value, str) else value
+    return build.absolute_paths(value, COMMAND_LINE, key == build.INIT) if isinstance(value, str) else value
 
 
 def evaluate(

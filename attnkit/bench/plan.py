@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from attnkit import mechanisms
 from attnkit.recipe.mechanism_registry import options_of_words
-from attnkit.recipe.sweep import parted
+from attnkit.recipe.sweep import split_values
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Default lengths for all mechanisms."""
@@ -53,7 +53,7 @@ class Sweep(NamedTuple):
 def candidate(text: str) -> Candidate:
     """Parse MECHANISM or MECHANISM:OPTION=VALUE,... such as local:window=128. Raises UsageError if it is invalid."""
     word, _, rest = text.partition(":")
-    return Candidate(text, word, options_of_words(word, parted(rest) if rest else []))
+    return Candidate(text, word, options_of_words(word, split_values(rest) if rest else []))
 
 
 def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Sweep]:

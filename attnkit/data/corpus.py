@@ -23,7 +23,7 @@ from attnkit.data.synthetic.generators import generator_of
 from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.data_rules import SPLITS, data_issues, files_of, format_of, splits_at_hand
+from attnkit.recipe.data_rules import SPLITS, available_splits, data_issues, files_of, format_of
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import require_folder, sha256_json
@@ -327,7 +327,7 @@ def splits_of(data: DataConfig) -> tuple[str, ...]:
     """Return the names of the splits of a data section without reading data."""
     if data.corpus is not None:
         return tuple(corpus_cards.load(data.corpus).splits)
-    return splits_at_hand(data)
+    return available_splits(data)
 
 
 def require_split(name: str, split: str, splits: Sequence[str]) -> None:
@@ -365,7 +365,7 @@ def _from_files(data: DataConfig, task: str, folder: Path | None, cache: Path, o
         if names := files_of(data, split):
             files = tuple(resolve_file(split, name, folder, cache, offline) for name in names)
             splits[split] = [SplitPart(format_of(names, data.format), files)]
-    for split in splits_at_hand(data):
+    for split in available_splits(data):
         splits.setdefault(split, splits.get("train", []))
     fields = (data.source or "source", data.target or _default_target(causal))
     first = Path(files_of(data, next(iter(splits)))[0]).name

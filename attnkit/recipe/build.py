@@ -88,18 +88,18 @@ def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
 
 def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
     """Build the recipe, or return None after issues; `start` is the position of issues such as a missing key."""
-    given, values, refused = settings.values, dict[Key, Any](), False
+    given, values, invalid = settings.values, dict[Key, Any](), False
     for name, text in MISSING.items():
         if not any(key[0] == name for key in given):
             issues.add(start, (name,), text)
-            refused = True
+            invalid = True
     for key, (node, *_) in given.items():
         try:
             values[key] = _typed(key, given)
         except UsageError as error:
             issues.add(node.place, _as_written(key, given), str(error))
-            refused = True
-    if refused:
+            invalid = True
+    if invalid:
         return None
     recipe = _recipe(values)
     if derived := _derive(recipe, given):
@@ -108,7 +108,7 @@ def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
         recipe = _recipe(values | {k: value for k, value in derived.items() if value is not None})
 
     def absolute(key: Key, value: Any) -> Any:
-        return found(value, given[key].node.place, key == INIT) if key in given else value
+        return absolute_paths(value, given[key].node.place, key == INIT) if key in given else value
 
     return Built(with_paths(recipe, absolute), given, frozenset(derived))
 
@@ -122,23 +122,23 @@ def _typed(key: Key, given: Table[Key, Setting]) -> Any:
     if key[:2] != ATTENTION:
         return typed(node, type_of(key))
     role, name = key[:3], key[3:]
-    chosen = given[role].node if role in given else Scalar(DERIVED, AttentionConfig().name)
-    assert isinstance(chosen, Scalar)
+    mechanism = given[role].node if role in given else Scalar(DERIVED, AttentionConfig().name)
+    assert isinstance(mechanism, Scalar)
     try:
-        known = mechanism_registry.facts(chosen.text)
+        spec = mechanism_registry.facts(mechanism.text)
     except UsageError:
         if name:
             return None  # the issue is reported for the mechanism
         raise
-    if name and name[0] not in known.options:
-        raise UsageError(mechanism_registry.no_option(known, name[0]))
+    if name and name[0] not in spec.options:
+        raise UsageError(mechanism_registry.unknown_option(spec, name[0]))
     if name:
-        return typed(node, mechanism_registry.option_type(known.word, name[0]))
+        return typed(node, mechanism_registry.option_type(spec.word, name[0]))
     options = [other[3] for other in given if other[:3] == role and len(other) > 3]
-    missing = mechanism_registry.missing_options(known, options)
-    if missing and {*options} <= known.options.keys():  # otherwise, an unknown option may be a misspelt required one
+    missing = mechanism_registry.missing_options(spec, options)
+    if missing and {*options} <= spec.options.keys():  # otherwise, an unknown option may be a misspelt required one
         raise UsageError(missing)
-    return known.word
+    return spec.word
 
 
 def _recipe(values: Table[Key, Any]) -> Recipe:
@@ -158,7 +158,7 @@ def _as_written(key: Key, given: Table[Key, Setting]) -> Key:
     """Return the key as the user wrote it: without the role or stack that a shorthand filled in."""
     sizes = (size for size in range(len(key), 0, -1) if key[:size] in given)
     size = next(sizes, 0)
-    return (*key[:2], *key[3:]) if size > 2 and given[key[:size]].spread else key
+    return (*key[:2], *key[3:]) if size > 2 and given[key[:size]].from_shorthand else key
 
 
 def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
@@ -198,17 +198,17 @@ def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]
     derived = {key: value for key, value in derived.items() if key not in given}
     stacks = () if model.count_based else STACKS[shape]
-    has = {ATTENTION: places_of(model.type, shape), ("model", "layers"): stacks}
-    unused = [key for key in given if given[key].spread and key[2] not in has[key[:2]]]
+    available = {ATTENTION: places_of(model.type, shape), ("model", "layers"): stacks}
+    unused = [key for key in given if given[key].from_shorthand and key[2] not in available[key[:2]]]
     derived |= dict.fromkeys(unused)
     for stack in Layers.model_fields:
         key = ("model", "layers", stack)
-        if stack not in stacks and (key not in given or given[key].spread):
+        if stack not in stacks and (key not in given or given[key].from_shorthand):
             derived[key] = 0
     return derived
 
 
-def found(value: Any, place: Position, folders: bool = False) -> Any:
+def absolute_paths(value: Any, place: Position, folders: bool = False) -> Any:
     """Return the value of a key of `PATHS` with absolute paths of the files that exist.
 
     A name is relative to the folder of its recipe file (on the command line: the current folder) or, if that file does
@@ -216,7 +216,7 @@ def found(value: Any, place: Position, folders: bool = False) -> Any:
     data folder may contain it.  `folders` says whether a name may be that of a folder.
     """
     if isinstance(value, tuple):
-        return tuple(found(name, place, folders) for name in value)
+        return tuple(absolute_paths(name, place, folders) for name in value)
     if not value:
         return value
     name, here = os.path.expanduser(value), os.getcwd()
@@ -241,13 +241,13 @@ def with_paths(recipe: Recipe, change: Callable[[Key, Any], Any]) -> Recipe:
 def relative_to(recipe: Recipe, folder: str | os.PathLike[str]) -> Recipe:
     """Return the recipe with absolute paths made relative to a folder.
 
-    `found` resolves them from a recipe file in that folder, also after both have moved together.
+    `absolute_paths` resolves them from a recipe file in that folder, also after both have moved together.
     """
     start = os.path.realpath(folder)
 
     def relative(key: Key, value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(relative(key, one) for one in value)
+            return tuple(relative(key, path) for path in value)
         if not value or not os.path.isabs(value):
             return value
         parent, name = os.path.split(value)

@@ -10,9 +10,9 @@ from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import score_options
 
-ROTATING = ("rope", "alibi", "relative")
+ATTENTION_POSITIONS = ("rope", "alibi", "relative")
 """Position schemes that act inside self-attention, so that the mechanism must support them."""
-MANY = 12
+MAX_LISTED = 12
 """Maximum number of mechanisms listed in a message."""
 
 
@@ -36,11 +36,11 @@ def window_issue(state: str, by_distance: bool) -> str:
 
 def _windows(recipe: Recipe) -> Iterator[Issue]:
     """Yield an issue if the method window is used and some layer cannot attend to disjoint caches."""
-    chosen = recipe.model.attention.decoder
-    asked = recipe.task == "question-answering" and "window" in recipe.contexts.methods
-    if not asked or recipe.model.shape != "decoder":
+    attention = recipe.model.attention.decoder
+    uses_window = recipe.task == "question-answering" and "window" in recipe.contexts.methods
+    if not uses_window or recipe.model.shape != "decoder":
         return
-    for part in mechanism_registry.layer_schedule(chosen.name, chosen.options()):
+    for part in mechanism_registry.layer_schedule(attention.name, attention.options()):
         facts = mechanism_registry.resolve_capabilities(*part)
         if why := window_issue(facts.state, facts.by_distance):
             text = f"window is not for a model with {facts.word}: {why}; remove it, or use"
@@ -63,23 +63,23 @@ def ranks_issue(recipe: Recipe, ranks: int) -> str | None:
 
 def length_issue(recipe: Recipe, length: int) -> str:
     """Return why a model cannot read texts of `length` tokens, or "" if it can."""
-    model, trained = recipe.model, recipe.data.max_length
-    made = recipe.task in ("recall", "tagging")  # rows that must fit data.max_length
-    if length <= trained or made:
+    model, max_length = recipe.model, recipe.data.max_length
+    generated = recipe.task in ("recall", "tagging")  # rows that must fit data.max_length
+    if length <= max_length or generated:
         return ""
     if model.positions == "learned":
         return (
-            f"learned positions end at data.max_length ({trained}), so no text of {length} tokens "
-            f"can be read; use lengths up to {trained}, or sinusoidal, rope, alibi or relative "
+            f"learned positions end at data.max_length ({max_length}), so no text of {length} tokens "
+            f"can be read; use lengths up to {max_length}, or sinusoidal, rope, alibi or relative "
             "positions"
         )
     for attention in (getattr(model.attention, role) for role in model.places):
         limit = mechanism_registry.resolve_capabilities(attention.name, attention.options()).limit
         if limit is not None and (isinstance(limit, str) or limit < length + 1):
-            most = f"data.max_length ({trained})" if isinstance(limit, str) else limit
+            reach = f"data.max_length ({max_length})" if isinstance(limit, str) else limit
             return (
-                f"{attention.name} has weights for {most} positions only, so no text of {length} "
-                f"tokens can be read; use lengths up to {trained}, or {AttentionConfig().name}"
+                f"{attention.name} has weights for {reach} positions only, so no text of {length} "
+                f"tokens can be read; use lengths up to {max_length}, or {AttentionConfig().name}"
             )
     return ""
 
@@ -91,19 +91,19 @@ def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterat
     """
     fits = True
     for role in recipe.model.places:
-        chosen = getattr(recipe.model.attention, role)
-        options, found = chosen.options(), []
-        composite = mechanism_registry.facts(chosen.name).composite
+        attention = getattr(recipe.model.attention, role)
+        options, problems = attention.options(), []
+        composite = mechanism_registry.facts(attention.name).composite
         try:
-            facts = mechanism_registry.resolve_capabilities(chosen.name, options)
-            found = [*_limits(facts, role, recipe)]
+            facts = mechanism_registry.resolve_capabilities(attention.name, options)
+            problems = [*_limits(facts, role, recipe)]
             uneven = recipe.model.width % recipe.model.heads  # reported by `rules`
-            if options and option_check and not found and not uneven:
+            if options and option_check and not problems and not uneven:
                 option_check(recipe, role, options)
         except UsageError as error:
-            named = (name for name in options if name in str(error))
-            found, fits = [(str(error), next(named, composite))], False
-        for text, option in found:
+            blamed = (name for name in options if name in str(error))
+            problems, fits = [(str(error), next(blamed, composite))], False
+        for text, option in problems:
             place = f"model.attention.{role}"
             yield text, *([f"{place}.{option}"] if option in options else []), place
     if fits:
@@ -114,21 +114,21 @@ def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterat
 
 def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield each conflict with the mechanism's facts, and the option to blame or ""."""
-    model, scheme, plain = recipe.model, recipe.model.positions, AttentionConfig().name
+    model, scheme, default = recipe.model, recipe.model.positions, AttentionConfig().name
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
     if role == "cross" and not facts.cross:
         text = f"{facts.word} cannot be cross attention{why}"
-        yield f"{text}; name a mechanism for each place, with `cross: {plain}`", ""
+        yield f"{text}; name a mechanism for each place, with `cross: {default}`", ""
     if role == "encoder" and not facts.encoder:
         text = f"{facts.word} cannot be encoder attention{why}; use it in the decoder, and here"
-        yield f"{text} {plain} or another that looks both ways", ""
+        yield f"{text} {default} or another that looks both ways", ""
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
-        yield f"{text}; causal are {_words(lambda f: f.causal)}", ""
-    if role != "cross" and scheme in ROTATING and scheme not in facts.positions:
+        yield f"{text}; causal are {_names_with(lambda f: f.causal)}", ""
+    if role != "cross" and scheme in ATTENTION_POSITIONS and scheme not in facts.positions:
         text = f"{facts.word} does not work with `model.positions: {scheme}`{why}; use sinusoidal"
-        words = _words(lambda other: scheme in other.positions)
+        words = _names_with(lambda other: scheme in other.positions)
         yield f"{text} or learned positions; {scheme} works with {words}", ""
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
@@ -144,8 +144,8 @@ def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[s
         yield f"{text}; leave some out", facts.composite
 
 
-def _words(able: Callable[[MechanismSpec], bool]) -> str:
-    """Return the names of the first `MANY` mechanisms that satisfy a condition."""
-    known = map(mechanism_registry.facts, mechanism_registry.names())
-    words = [facts.word for facts in known if able(facts)]
-    return ", ".join(words[:MANY]) + ", ..." * (len(words) > MANY)
+def _names_with(condition: Callable[[MechanismSpec], bool]) -> str:
+    """Return the names of the first `MAX_LISTED` mechanisms that satisfy a condition."""
+    specs = map(mechanism_registry.facts, mechanism_registry.names())
+    names = [facts.word for facts in specs if condition(facts)]
+    return ", ".join(names[:MAX_LISTED]) + ", ..." * (len(names) > MAX_LISTED)

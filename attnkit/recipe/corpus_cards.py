@@ -161,7 +161,7 @@ def load(name: str) -> Card:
     except (yaml.YAMLError, TypeError) as error:
         raise RecipeError(f"{path}: no YAML with keys: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        fault = error.errors()[0]
-        got = "" if fault["type"] == "missing" else f", got {fault['input']!r:.60}"
-        key = ".".join(map(str, fault["loc"]))
-        raise RecipeError(f"{path}: {key}: {fault['msg']}{got}") from None
+        first = error.errors()[0]
+        given = "" if first["type"] == "missing" else f", got {first['input']!r:.60}"
+        key = ".".join(map(str, first["loc"]))
+        raise RecipeError(f"{path}: {key}: {first['msg']}{given}") from None

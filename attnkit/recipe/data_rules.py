@@ -29,17 +29,17 @@ NO_SIZE = "only generated corpora have a size; use data.rows to keep fewer rows"
 def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
     """Yield the issues of a data section in a recipe of this task."""
     named = [split for split in SPLITS if getattr(data, split) is not None]
-    labels, source, target = _labels_refused(data, task), data.source, data.target
-    if labels:
-        yield labels, "data.labels"
+    label_issue, source, target = _label_issue(data, task), data.source, data.target
+    if label_issue:
+        yield label_issue, "data.labels"
     if source is not None and task == "language-modeling":
         yield "a language model has no source; name data.target alone", "data.source"
     if source is not None and source == target and task == "translation":
         yield f"source and target are both {source}; name two", "data.target", "data.source"
     if data.corpus is not None:
-        own = f"{quoted(data.corpus)} has its own splits"
-        yield from ((f"{own}; to read files, set data.corpus=null", f"data.{s}") for s in named)
-        yield from ((own, f"data.split.{s}") for s in SPLITS[1:] if data.split_off(s))
+        message = f"{quoted(data.corpus)} has its own splits"
+        yield from ((f"{message}; to read files, set data.corpus=null", f"data.{s}") for s in named)
+        yield from ((message, f"data.split.{s}") for s in SPLITS[1:] if data.split_off(s))
         yield from _corpus(data, data.corpus, task)
         return
     text_file = task == "language-modeling" and format_of(files_of(data, "train"), data.format)
@@ -55,13 +55,13 @@ def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
         yield "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths", "data"
     if named and data.size is not None:
         yield NO_SIZE, "data.size"
-    refused = {split: _files_refused(files_of(data, split), data.format, task) for split in named}
-    yield from ((text, f"data.{split}") for split, text in refused.items() if text)
+    file_issues = {split: _file_issue(files_of(data, split), data.format, task) for split in named}
+    yield from ((text, f"data.{split}") for split, text in file_issues.items() if text)
 
 
 def split_issues(data: DataConfig, scored: Sequence[str]) -> Iterator[Issue]:
     """Yield an issue for each split that training or scoring needs and that does not exist."""
-    named = splits_at_hand(data)
+    named = available_splits(data)
     for split in ("train", "valid"):
         if data.corpus is None and named and split not in named:
             text = f"data.{named[0]} needs data.{split} beside it; name its file"
@@ -90,8 +90,8 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
         yield NO_SIZE, "data.size"
     if data.format != "auto":
         yield "is for files of your own; a corpus knows its format", "data.format"
-    silent = card.format == "generated" and data.source is data.target is None
-    needed = card.task == "translation" and not silent
+    optional = card.format == "generated" and data.source is data.target is None
+    needed = card.task == "translation" and not optional
     for key in ("source", "target"):
         word = getattr(data, key)
         if word is not None and word not in card.languages:
@@ -101,7 +101,7 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
             yield text, f"data.{key}", "data.corpus"
 
 
-def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
+def _file_issue(files: tuple[str, ...], form: str, task: str) -> str:
     """Return why these files cannot form a split, or "" if they can."""
     if not 1 <= len(files) <= 2:
         return f"must be one file, or two aligned files, got {len(files)}"
@@ -122,18 +122,18 @@ def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
     )
 
 
-def _labels_refused(data: DataConfig, task: str) -> str:
+def _label_issue(data: DataConfig, task: str) -> str:
     """Return why the labels are refused, or "" if they are valid."""
-    given = data.labels
-    known = data.corpus in corpus_cards.names() and corpus_cards.load(str(data.corpus)).labels
+    labels = data.labels
+    card_labels = data.corpus in corpus_cards.names() and corpus_cards.load(str(data.corpus)).labels
     if task != "classification":
-        return f"does nothing with `task: {task}`; it is for classification" if given else ""
-    if known:
-        return "" if given == known else f"{data.corpus} has {', '.join(known)}; remove data.labels"
-    if len(given) < 2 and (given or data.corpus is None):
+        return f"does nothing with `task: {task}`; it is for classification" if labels else ""
+    if card_labels:
+        return "" if labels == card_labels else f"{data.corpus} has {', '.join(card_labels)}; remove data.labels"
+    if len(labels) < 2 and (labels or data.corpus is None):
         return "name two labels or more, such as `labels: [negative, positive]`"
-    different = len({" ".join(label.split()) for label in given}) == len(given)
-    if not different or not all(label.strip() == label != "" for label in given):
+    distinct = len({" ".join(label.split()) for label in labels}) == len(labels)
+    if not distinct or not all(label.strip() == label != "" for label in labels):
         return "each label must be another text, without white space at its ends"
     return ""
 
@@ -155,7 +155,7 @@ def format_of(files: tuple[str, ...], form: str) -> str:
     return _FORMATS.get(PurePath(files[0].removesuffix(".gz").removesuffix(".xz")).suffix, "plain")
 
 
-def splits_at_hand(data: DataConfig) -> tuple[str, ...]:
+def available_splits(data: DataConfig) -> tuple[str, ...]:
     """Return the splits that have files of their own or are taken from the training data."""
     return tuple(s for s in SPLITS if getattr(data, s) is not None or data.split_off(s))
 
@@ -163,6 +163,6 @@ def splits_at_hand(data: DataConfig) -> tuple[str, ...]:
 def split_notes(recipe: Recipe) -> list[str]:
     """Return notes for the user on the splits that are scored."""
     data = recipe.data
-    if data.train is None or "test" in splits_at_hand(data) or recipe.eval.splits != ("valid",):
+    if data.train is None or "test" in available_splits(data) or recipe.eval.splits != ("valid",):
         return []
     return ["there is no data.test: the validation split is scored"]

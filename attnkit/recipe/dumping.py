@@ -12,7 +12,7 @@ from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import shown
 from attnkit.text import safe_text
 
-LONGEST_PATH = 4096
+MAX_VALUE_LENGTH = 4096
 """Maximum number of characters of a value that are compared and shown."""
 
 
@@ -20,9 +20,9 @@ def dump(recipe: Recipe, header: Mapping[str, str] = {}) -> str:  # noqa: B006
     """Return a resolved recipe as YAML for `load_resolved`; `header` becomes comments."""
     lines = [f"# {name}: {' '.join(text.split())}" for name, text in header.items()]
     values = recipe.model_dump(mode="json")
-    for role, chosen in values["model"]["attention"].items():
-        if len(chosen) == 1:  # without options: only the name
-            values["model"]["attention"][role] = chosen["name"]
+    for role, attention in values["model"]["attention"].items():
+        if len(attention) == 1:  # without options: only the name
+            values["model"]["attention"][role] = attention["name"]
     body = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
     return "".join(f"{safe_text(line)}\n" for line in lines) + body
 
@@ -35,7 +35,7 @@ def difference(old: Recipe, new: Recipe) -> list[str]:
 def changed_keys(old: Recipe, new: Recipe) -> list[tuple[str, str, str]]:
     """Return the dotted keys that differ, with their old and new values."""
     before, after = (
-        {dotted(key): shown(value, LONGEST_PATH) for key, value in flatten(recipe)} for recipe in (old, new)
+        {dotted(key): shown(value, MAX_VALUE_LENGTH) for key, value in flatten(recipe)} for recipe in (old, new)
     )
     absent = "(not set)"
     return [

@@ -33,32 +33,32 @@ def export_issue(recipe: Recipe, target: str) -> str:
 
 def refusal(recipe: Recipe, target: str) -> str:
     """Return why a model cannot be exported and what can be done instead, or "" if it can be exported."""
-    what = export_issue(recipe, target)
+    issue = export_issue(recipe, target)
     others = [other for other in TARGETS if not export_issue(recipe, other)]
-    instead = f"; use --to {' or '.join(others)}" if others else ", nor to any other format"
-    return f"{what} cannot be exported to {TARGETS[target]}{instead}" if what else ""
+    alternative = f"; use --to {' or '.join(others)}" if others else ", nor to any other format"
+    return f"{issue} cannot be exported to {TARGETS[target]}{alternative}" if issue else ""
 
 
 def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
     """Yield the export formats of named variants, with the reasons for missing formats if all variants are alike."""
     groups: dict[str, list[str]] = {}
     for name, recipe in recipes:
-        able = [target for target in TARGETS if not export_issue(recipe, target)]
-        if "huggingface" in able:
-            able[0] += f" ({pretrained_class(recipe)})"
+        formats = [target for target in TARGETS if not export_issue(recipe, target)]
+        if "huggingface" in formats:
+            formats[0] += f" ({pretrained_class(recipe)})"
             if recipe.tokenizer.model:  # a file that is not opened here
-                able[0] += " if tokenizer.model has no byte fallback, words or pieces across spaces"
-        groups.setdefault(", ".join(able) or "none", []).append(name)
-    for able_text, names in groups.items():
+                formats[0] += " if tokenizer.model has no byte fallback, words or pieces across spaces"
+        groups.setdefault(", ".join(formats) or "none", []).append(name)
+    for formats_text, names in groups.items():
         if len(groups) > 1:
-            yield f"export of {', '.join(names)}: {able_text}"
+            yield f"export of {', '.join(names)}: {formats_text}"
             continue
         reasons: dict[str, list[str]] = {}
         for target in TARGETS:
-            if what := export_issue(recipes[0][1], target):
-                reasons.setdefault(what, []).append(target)
-        rest = (f"; not {', '.join(targets)} ({what})" for what, targets in reasons.items())
-        yield f"export: {able_text}{''.join(rest)}"
+            if issue := export_issue(recipes[0][1], target):
+                reasons.setdefault(issue, []).append(target)
+        exceptions = (f"; not {', '.join(targets)} ({issue})" for issue, targets in reasons.items())
+        yield f"export: {formats_text}{''.join(exceptions)}"
 
 
 def _export_issues(recipe: Recipe, target: str) -> Iterator[str]:
@@ -70,15 +70,15 @@ def _export_issues(recipe: Recipe, target: str) -> Iterator[str]:
         yield f"task: {recipe.task}"
     if target == "onnx":
         for role in model.places:
-            chosen = getattr(model.attention, role)
-            known, options = mechanism_registry.facts(chosen.name), chosen.options()
-            parts = [Part(chosen.name, options)]
-            if known.composite:
-                parts = mechanism_registry.parts(known, options[known.composite])
-            for word, given in parts:
-                if role not in mechanism_registry.resolve_capabilities(word, given).onnx:
-                    told = [f"{name}: {shown(value)}" for name, value in given.items()]
-                    yield f"{word}{' with ' * bool(told)}{', '.join(told)} in the {role}"
+            attention = getattr(model.attention, role)
+            spec, options = mechanism_registry.facts(attention.name), attention.options()
+            parts = [Part(attention.name, options)]
+            if spec.composite:
+                parts = mechanism_registry.parts(spec, options[spec.composite])
+            for word, part_options in parts:
+                if role not in mechanism_registry.resolve_capabilities(word, part_options).onnx:
+                    settings = [f"{name}: {shown(value)}" for name, value in part_options.items()]
+                    yield f"{word}{' with ' * bool(settings)}{', '.join(settings)} in the {role}"
         return
     if model.shape == "encoder" or (target, model.shape) == ("ctranslate2", "decoder"):
         yield f"model.shape: {model.shape}"
@@ -87,13 +87,13 @@ def _export_issues(recipe: Recipe, target: str) -> Iterator[str]:
     if model.ff == 0:
         yield "model.ff: 0"
     for role in model.places:
-        chosen = getattr(model.attention, role)
-        if chosen.name not in PRODUCTS:
-            yield chosen.name
-        options = {name: value for name, value in chosen.options().items() if value}
+        attention = getattr(model.attention, role)
+        if attention.name not in PRODUCTS:
+            yield attention.name
+        options = {name: value for name, value in attention.options().items() if value}
         if options.get("key_heads") == model.heads:
             del options["key_heads"]
-        yield from (f"{chosen.name} with {name}" for name in options if name not in ONLY_TRAINED)
+        yield from (f"{attention.name} with {name}" for name in options if name not in ONLY_TRAINED)
     if model.positions not in POSITIONS[target]:
         yield f"model.positions: {model.positions}"
     if target == "huggingface":

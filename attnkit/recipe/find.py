@@ -10,10 +10,10 @@ from attnkit.text import nearest, quoted
 
 SUFFIX = ".yaml"
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
-NAMES = "use ASCII letters, digits, '.', '_', '+' and '-', at most 64, the first no sign but '_'"
+NAME_RULE = "use ASCII letters, digits, '.', '_', '+' and '-', at most 64, the first no sign but '_'"
 """Characters allowed in a name, for messages; see `is_name`."""
-LIST = "`attnkit recipe list` shows the shipped ones"
-LISTED = 3
+LIST_HINT = "`attnkit recipe list` shows the shipped ones"
+MAX_SUGGESTIONS = 3
 """Maximum number of recipes that a message suggests."""
 
 
@@ -40,18 +40,18 @@ def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
     with suppress(OSError, ValueError):  # a name that is too long or contains a zero byte
         if path.exists() and not path.is_dir():
             return path
-    known, name = shipped(), Path(recipe).as_posix()
-    if name in known:
-        return known[name]
+    recipes, name = shipped(), Path(recipe).as_posix()
+    if name in recipes:
+        return recipes[name]
     bare = name.removeprefix("./").removeprefix("recipes/").removesuffix(SUFFIX)
-    inside = sorted(path.glob(f"*{SUFFIX}")) if os.path.isdir(path) else []
-    near = [str(Path(recipe, file.name)) for file in inside]
-    near += [full for full in known if bare in (full, *full.split("/"))]
-    near = near[:LISTED] or [close for close in [nearest(bare, known)] if close]
-    hint = f"did you mean {' or '.join(near)}?" if near else LIST
-    what = "it is a folder" if os.path.isdir(path) else "there is no such file"
+    files = sorted(path.glob(f"*{SUFFIX}")) if os.path.isdir(path) else []
+    suggestions = [str(Path(recipe, file.name)) for file in files]
+    suggestions += [full for full in recipes if bare in (full, *full.split("/"))]
+    suggestions = suggestions[:MAX_SUGGESTIONS] or [close for close in [nearest(bare, recipes)] if close]
+    hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else LIST_HINT
+    reason = "it is a folder" if os.path.isdir(path) else "there is no such file"
     shown = quoted(str(recipe), 200)
-    raise MissingInputError(f"no recipe {shown}: {what}, and no shipped one has this name; {hint}")
+    raise MissingInputError(f"no recipe {shown}: {reason}, and no shipped one has this name; {hint}")
 
 
 def is_name(text: str) -> bool:
@@ -75,5 +75,5 @@ def name_of(path: Path) -> str:
     for part in parts:
         if not is_name(part):
             text = f"recipe {quoted(str(path), 200)}: {quoted(part)} cannot name a run folder"
-            raise RecipeError(f"{text}; {NAMES}")
+            raise RecipeError(f"{text}; {NAME_RULE}")
     return "/".join(parts)

@@ -6,9 +6,9 @@ from typing import NamedTuple, NoReturn, TypeAlias
 from attnkit.errors import RecipeError
 from attnkit.text import quoted, safe_text
 
-NAMED_VARIANTS = 3
+MAX_NAMED_VARIANTS = 3
 """Maximum number of variants that an issue names."""
-MOST = 20
+MAX_ISSUES = 20
 """Maximum number of issues that are reported; the others are counted."""
 
 Key = tuple[str, ...]
@@ -37,18 +37,18 @@ class Issues:
 
     def __init__(self) -> None:
         self._found: dict[tuple[Position, Key, str], tuple[str, list[str]]] = {}
-        self._more = 0
+        self._omitted = 0
         self.variant: str | None = None
 
     def add(self, place: Position, key: Key, text: str | Callable[[], str]) -> None:
         """Add an issue; `text` is a function if it is slow to compute."""
-        same = (place, key, text if isinstance(text, str) else "")
-        if same not in self._found:
-            if len(self._found) >= MOST:
-                self._more += 1
+        entry = (place, key, text if isinstance(text, str) else "")
+        if entry not in self._found:
+            if len(self._found) >= MAX_ISSUES:
+                self._omitted += 1
                 return
-            self._found[same] = text if isinstance(text, str) else text(), []
-        variants = self._found[same][1]
+            self._found[entry] = text if isinstance(text, str) else text(), []
+        variants = self._found[entry][1]
         if self.variant is not None and self.variant not in variants:
             variants.append(self.variant)
 
@@ -57,14 +57,14 @@ class Issues:
 
     def stop(self, variants: int = 1) -> None:
         """Raise RecipeError with one line per issue, in the order of the file, if there are any."""
-        found = sorted((place, key, *rest) for (place, key, _), rest in self._found.items())
+        entries = sorted((place, key, *rest) for (place, key, _), rest in self._found.items())
         lines = []
-        for place, key, text, names in found:
-            shown = ", ".join([*names[:NAMED_VARIANTS], *["..."] * (len(names) > NAMED_VARIANTS)])
-            only = f" (variant {shown})" if 0 < len(names) < variants else ""
-            lines.append(_line(place, key, text) + only)
-        if self._more:
-            lines.append(f"{found[-1][0]}: and {self._more} more problems")
+        for place, key, text, names in entries:
+            shown = ", ".join([*names[:MAX_NAMED_VARIANTS], *["..."] * (len(names) > MAX_NAMED_VARIANTS)])
+            suffix = f" (variant {shown})" if 0 < len(names) < variants else ""
+            lines.append(_line(place, key, text) + suffix)
+        if self._omitted:
+            lines.append(f"{entries[-1][0]}: and {self._omitted} more problems")
         if lines:
             raise RecipeError("\n".join(lines))
 

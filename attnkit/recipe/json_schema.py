@@ -39,7 +39,7 @@ def json_schema() -> Json:
         "properties": sections | dotted,
         "additionalProperties": False,
     }
-    about = {
+    file_keys = {
         "extends": _text(
             "A recipe file, relative to this one, or the name of a shipped recipe, whose keys this one changes."
         ),
@@ -57,7 +57,7 @@ def json_schema() -> Json:
         "title": "attnkit recipe",
         "description": "What to train on what data, and which variants to compare.",
         "type": "object",
-        "properties": sections | about,
+        "properties": sections | file_keys,
         "anyOf": [{"required": ["task", "data"]}, {"required": ["extends"]}],
         "additionalProperties": False,
         "$defs": parts,
@@ -66,22 +66,22 @@ def json_schema() -> Json:
 
 def _shorthands(parts: Json) -> None:
     """Add the short forms that may be written instead of a full mapping."""
-    known = [mechanism_registry.facts(word) for word in mechanism_registry.names()]
-    single = [one for one in known if not one.composite]
-    alone = [one.word for one in single if not any(o.required for o in one.options.values())]
-    mixable = [one for one in single if one.mixable]
+    specs = [mechanism_registry.facts(word) for word in mechanism_registry.names()]
+    simple = [spec for spec in specs if not spec.composite]
+    plain = [spec.word for spec in simple if not any(o.required for o in spec.options.values())]
+    mixable = [spec for spec in simple if spec.mixable]
     parts["Mechanism"] = {
         "description": "A mechanism that is not made of others; a part of interleaved layers.",
-        "anyOf": [{"enum": alone}, *(_mechanism(one, parts) for one in single)],
+        "anyOf": [{"enum": plain}, *(_mechanism(spec, parts) for spec in simple)],
     }
     parts["Part"] = {
         "description": "A part of a mixture.",
         "anyOf": [
-            {"enum": [one.word for one in mixable]},
-            *(_mechanism(mechanism_registry.part(one.word, "mixture"), parts) for one in mixable),
+            {"enum": [spec.word for spec in mixable]},
+            *(_mechanism(mechanism_registry.part(spec.word, "mixture"), parts) for spec in mixable),
         ],
     }
-    composites = [_mechanism(one, parts) for one in known if one.composite]
+    composites = [_mechanism(spec, parts) for spec in specs if spec.composite]
     mechanism, layers = parts["AttentionConfig"], parts["Layers"]["properties"]["encoder"]
     mechanism |= {"anyOf": [{"$ref": "#/$defs/Mechanism"}, *composites]}
     for key in mechanism.keys() - {"description", "anyOf"}:
@@ -97,21 +97,21 @@ def _shorthands(parts: Json) -> None:
     model["layers"]["default"] = Layers().encoder
 
 
-def _mechanism(known: MechanismSpec, parts: Json) -> Json:
+def _mechanism(spec: MechanismSpec, parts: Json) -> Json:
     """Return the schema of a mechanism and its options; types that have a name are added to `parts`."""
-    properties: Json = {"name": {"const": known.word}}
-    for name in known.options:
-        schema = mechanism_registry.option_type(known.word, name).json_schema()
+    properties: Json = {"name": {"const": spec.word}}
+    for name in spec.options:
+        schema = mechanism_registry.option_type(spec.word, name).json_schema()
         parts |= schema.pop("$defs", {})
         properties[name] = schema
-    if known.composite:
-        item = {"$ref": "#/$defs/Mechanism" if known.layered else "#/$defs/Part"}
-        properties[known.composite] = {"type": "array", "items": item, "minItems": 2}
+    if spec.composite:
+        item = {"$ref": "#/$defs/Mechanism" if spec.layered else "#/$defs/Part"}
+        properties[spec.composite] = {"type": "array", "items": item, "minItems": 2}
     return {
         "type": "object",
-        "description": known.doc.partition("\n")[0],
+        "description": spec.doc.partition("\n")[0],
         "properties": properties,
-        "required": ["name", *(name for name, o in known.options.items() if o.required)],
+        "required": ["name", *(name for name, option in spec.options.items() if option.required)],
         "additionalProperties": False,
     }
 
@@ -123,9 +123,9 @@ def _describe(parts: Json) -> None:
     """
     for kind in Section.__subclasses__():
         properties = parts[kind.__name__]["properties"]
-        (made,) = ast.parse(inspect.getsource(kind)).body
-        assert isinstance(made, ast.ClassDef)
-        for key, text in pairwise(made.body):
+        (definition,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(definition, ast.ClassDef)
+        for key, text in pairwise(definition.body):
             if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
                 name = ast.unparse(key.target)
                 properties[name]["description"] = ast.literal_eval(text.value)

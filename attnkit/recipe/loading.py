@@ -11,7 +11,7 @@ from attnkit.recipe import capability, rules
 from attnkit.recipe.build import Built, build
 from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import digest
-from attnkit.recipe.find import NAMES, is_name, name_of, resolve
+from attnkit.recipe.find import NAME_RULE, is_name, name_of, resolve
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, refuse
 from attnkit.recipe.published import Published, read_published
 from attnkit.recipe.reading import written
@@ -19,12 +19,12 @@ from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
 from attnkit.recipe.sweep import Combination, Override, check_number, combinations
 from attnkit.recipe.sweep import overrides as overrides_of
-from attnkit.recipe.yaml_nodes import LARGEST, Mapping, Node, Scalar, is_null, read_file, read_value
+from attnkit.recipe.yaml_nodes import MAX_BYTES, Mapping, Node, Scalar, is_null, read_file, read_value
 from attnkit.text import hint, quoted
 
-ONLY = "base"
+DEFAULT_VARIANT = "base"
 """Name of the only variant of a recipe without variants."""
-MOST_VARIANTS = 100
+MAX_VARIANTS = 100
 EMPTY = Mapping(COMMAND_LINE, {})
 
 
@@ -51,14 +51,14 @@ class RecipeFile:
 
         In a sweep, a variant of the file selects all variants generated from it.  Raises UsageError for unknown names.
         """
-        wanted = list[str]()
+        selected = list[str]()
         for name in names or self.variants:
-            found = [name] if name in self.variants else self.swept.get(name)
-            if found is None:
-                near = hint(name, [*self.swept, *self.variants])
-                raise UsageError(f"{self.name} has no variant {quoted(name)}; {near}")
-            wanted += found
-        return [name for name in self.variants if name in wanted]
+            matches = [name] if name in self.variants else self.swept.get(name)
+            if matches is None:
+                suggestion = hint(name, [*self.swept, *self.variants])
+                raise UsageError(f"{self.name} has no variant {quoted(name)}; {suggestion}")
+            selected += matches
+        return [name for name in self.variants if name in selected]
 
 
 class Document(NamedTuple):
@@ -85,37 +85,37 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), *, option_check: Opt
     """
     issues, documents = Issues(), _documents(resolve(recipe))
     document, base = documents[0], Settings(issues)
-    for one in reversed(documents):
+    for doc in reversed(documents):
         base = base.copy()
-        base.put((), one.settings.place, one.settings)
+        base.put((), doc.settings.place, doc.settings)
     # variants are inherited together with their baseline
-    last = next((n for n, one in enumerate(documents) if one.variants is not None), 0)
-    named = documents[last].variants
-    variants = named or {ONLY: Override((), document.settings.place, EMPTY)}
-    changes, later = _read_words(overrides)
-    baselines = [one.baseline for one in documents[last::-1] if one.baseline is not None]
+    index = next((n for n, doc in enumerate(documents) if doc.variants is not None), 0)
+    own_variants = documents[index].variants
+    variants = own_variants or {DEFAULT_VARIANT: Override((), document.settings.place, EMPTY)}
+    changes, variant_words = _read_words(overrides)
+    baselines = [doc.baseline for doc in documents[index::-1] if doc.baseline is not None]
     baselines += [change.node for (change, *_) in changes if change.key == ("baseline",)]
-    found = combinations([some for some in changes if some[0].key != ("baseline",)])
-    check_number(len(found) * len(variants))
-    made_of = {
-        ",".join(filter(None, (variant if named else "", point.name))) or variant: (variant, point)
+    points = combinations([options for options in changes if options[0].key != ("baseline",)])
+    check_number(len(points) * len(variants))
+    parents = {
+        ",".join(filter(None, (variant if own_variants else "", point.name))) or variant: (variant, point)
         for variant in variants
-        for point in found
+        for point in points
     }
-    own = _by_variant(later, {*variants, *made_of, *(p.name for p in found if p.name)})
+    by_variant = _by_variant(variant_words, {*variants, *parents, *(p.name for p in points if p.name)})
     tables = {}
-    for issues.variant, (variant, point) in made_of.items():
+    for issues.variant, (variant, point) in parents.items():
         settings = base.copy()
         settings.put((), variants[variant].place, variants[variant].node)
-        whose = dict.fromkeys((variant, point.name, issues.variant))
-        for change in (*point.overrides, *(change for n in whose for change in own.get(n, ()))):
+        names = dict.fromkeys((variant, point.name, issues.variant))
+        for change in (*point.overrides, *(change for n in names for change in by_variant.get(n, ()))):
             settings.put(*change)
         tables[issues.variant] = settings
     built = _build(tables, issues, document.settings.place, option_check)
     issues.stop(len(tables))
     swept = dict[str, list[str]]()
-    if len(found) > 1:
-        built, swept = _without_twins(built, made_of)
+    if len(points) > 1:
+        built, swept = _without_duplicates(built, parents)
     recipes = {variant: result.recipe for variant, result in built.items()}
     return RecipeFile(
         name=name_of(document.path),
@@ -128,28 +128,28 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), *, option_check: Opt
     )
 
 
-def _without_twins(
-    built: Table[str, Built], made_of: Table[str, tuple[str, Combination]]
+def _without_duplicates(
+    built: Table[str, Built], parents: Table[str, tuple[str, Combination]]
 ) -> tuple[dict[str, Built], dict[str, list[str]]]:
     """Return the variants of a sweep without duplicates, and the variants generated from each variant of the file.
 
     A sweep over a key in which variants differ makes these variants equal.  If all variants of the file become equal,
     they are named after the point of the sweep alone.
     """
-    first: dict[tuple[str, str], str] = {}  # (point, digest of the recipe) -> first variant
-    for name, (_, point) in made_of.items():
-        first.setdefault((point.name, digest(built[name].recipe)), name)
-    alone = len(first) == len({point for point, _ in first})
+    first_names: dict[tuple[str, str], str] = {}  # (point, digest of the recipe) -> first variant
+    for name, (_, point) in parents.items():
+        first_names.setdefault((point.name, digest(built[name].recipe)), name)
+    all_equal = len(first_names) == len({point for point, _ in first_names})
     kept, swept = dict[str, Built](), dict[str, list[str]]()
-    for name, (variant, point) in made_of.items():
-        twin = first[point.name, digest(built[name].recipe)]
-        final = point.name if alone else twin
-        kept.setdefault(final, built[twin])
+    for name, (variant, point) in parents.items():
+        original = first_names[point.name, digest(built[name].recipe)]
+        final = point.name if all_equal else original
+        kept.setdefault(final, built[original])
         swept.setdefault(variant, []).append(final)
     return kept, swept
 
 
-_BEFORE_THE_KEY = {("data", "normalize"): "none"}
+_LEGACY_VALUES = {("data", "normalize"): "none"}
 """Values of keys that runs of earlier versions lack, if they differ from the default."""
 
 
@@ -163,11 +163,11 @@ def load_resolved(path: Path, overrides: Sequence[str] = (), content: bytes | No
     root = read_file(path, content)
     settings = Settings(issues)
     settings.put((), root.place, root)
-    for key, value in _BEFORE_THE_KEY.items():
+    for key, value in _LEGACY_VALUES.items():
         if key not in settings.values:
             settings.put(key, root.place, Scalar(root.place, value))
-    changes, later = _read_words(overrides)
-    _by_variant(later, [])
+    changes, variant_words = _read_words(overrides)
+    _by_variant(variant_words, [])
     for change, *more in changes:
         if more:
             refuse(COMMAND_LINE, "takes one value at a time here", change.key)
@@ -186,24 +186,23 @@ def _documents(path: Path) -> list[Document]:
             text = "must be the file of a recipe, relative to this one, or the name of a shipped"
             refuse(node.place, f"{text} one, got {written(node)}", ("extends",))
         try:
-            above = _document(resolve(node.text, documents[-1].path.parent))
+            parent = _document(resolve(node.text, documents[-1].path.parent))
         except MissingInputError as error:
             raise MissingInputError(f"{node.place}: extends: {error}") from None
-        documents.append(above)
-        if any(above.path.samefile(one.path) for one in documents[:-1]):
-            way = " extends ".join(quoted(one.path.name) for one in documents)
-            refuse(node.place, f"goes round in a circle: {way}; remove one of these", ("extends",))
+        documents.append(parent)
+        if any(parent.path.samefile(document.path) for document in documents[:-1]):
+            chain = " extends ".join(quoted(document.path.name) for document in documents)
+            refuse(node.place, f"goes round in a circle: {chain}; remove one of these", ("extends",))
     return documents
 
 
 def _document(path: Path) -> Document:
     root = read_file(path)
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
-    about = {name: node for name, (_, node) in root.fields.items() if name in FILE_KEYS}
-    named = _variants(about["variants"]) if "variants" in about else None
-    return Document(
-        path, Mapping(root.place, settings), about.get("extends"), named, about.get("baseline"), about.get("published")
-    )
+    file_keys = {name: node for name, (_, node) in root.fields.items() if name in FILE_KEYS}
+    variants = _variants(file_keys["variants"]) if "variants" in file_keys else None
+    extends, baseline, published = map(file_keys.get, ("extends", "baseline", "published"))
+    return Document(path, Mapping(root.place, settings), extends, variants, baseline, published)
 
 
 def _variants(node: Node) -> dict[str, Override]:
@@ -212,52 +211,52 @@ def _variants(node: Node) -> dict[str, Override]:
     if not isinstance(node, Mapping):
         text = f"must hold names with their overrides, got {written(node)}"
         refuse(node.place, text, ("variants",))
-    if len(node.fields) > MOST_VARIANTS:
-        text = f"{len(node.fields)} variants are too many; {MOST_VARIANTS} is the most"
+    if len(node.fields) > MAX_VARIANTS:
+        text = f"{len(node.fields)} variants are too many; {MAX_VARIANTS} is the most"
         refuse(node.place, text, ("variants",))
-    found = {}
+    variants = {}
     for name, (place, value) in node.fields.items():
         if not is_name(name):
-            refuse(place, f"{quoted(name)} cannot name a run folder; {NAMES}", ("variants",))
+            refuse(place, f"{quoted(name)} cannot name a run folder; {NAME_RULE}", ("variants",))
         if not isinstance(value, Mapping) and not is_null(value):
             text = f"must hold overrides, such as `train.lr: 1e-3`, got {written(value)}"
             refuse(value.place, text, ("variants", name))
-        found[name] = Override((), place, value if isinstance(value, Mapping) else EMPTY)
-    return found
+        variants[name] = Override((), place, value if isinstance(value, Mapping) else EMPTY)
+    return variants
 
 
 def _read_words(words: Sequence[str]) -> tuple[list[list[Override]], list[str]]:
     """Parse KEY=VALUE words: overrides with one or several values each, and unparsed words for `variants.`."""
-    changes, later = [], []
+    changes, variant_words = [], []
     for text in words:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
             refuse(COMMAND_LINE, f"{quoted(text)} must be KEY=VALUE, such as train.steps=200")
-        if len(text) > LARGEST:
+        if len(text) > MAX_BYTES:
             refuse(COMMAND_LINE, "the value is too long", (name,))
         if name.partition(".")[0] == "variants":
-            later.append(text.strip())
+            variant_words.append(text.strip())
         elif name == "baseline":
             changes.append([Override((name,), COMMAND_LINE, read_value(value))])
         else:
             changes.append(overrides_of(tuple(name.split(".")), value))
-    return changes, later
+    return changes, variant_words
 
 
 def _by_variant(words: Sequence[str], variants: Collection[str]) -> dict[str, list[Override]]:
     """Parse `variants.NAME.KEY=VALUE` words; a name may contain dots and equals signs."""
-    own: dict[str, list[Override]] = {}
+    overrides: dict[str, list[Override]] = {}
     for text in words:
         text = text.removeprefix("variants").removeprefix(".")
-        fitting = (n for n in variants if text.startswith((f"{n}.", f"{n}=")))
-        name = max(fitting, key=len, default=None)
-        left, _, value = text.removeprefix(name or "").partition("=")
-        key = tuple(left.strip().removeprefix(".").split(".")) if left.strip() else ()
+        matches = (n for n in variants if text.startswith((f"{n}.", f"{n}=")))
+        name = max(matches, key=len, default=None)
+        rest, _, value = text.removeprefix(name or "").partition("=")
+        key = tuple(rest.strip().removeprefix(".").split(".")) if rest.strip() else ()
         if name is None:
             text = f"no such variant; {hint('.'.join(key[:1]), variants)}"
             refuse(COMMAND_LINE, text, ("variants", *key))
-        own.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
-    return own
+        overrides.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
+    return overrides
 
 
 def _build(
@@ -271,9 +270,8 @@ def _build(
             built[issues.variant] = result
     if not issues:
         for issues.variant, result in built.items():
-            fitting = rules.issues_of(result.recipe)
-            able = capability.issues_of(result.recipe, option_check)
-            for text, *keys in (*fitting, *able):
+            recipe = result.recipe
+            for text, *keys in (*rules.issues_of(recipe), *capability.issues_of(recipe, option_check)):
                 issues.add(*result.blame(keys, start), text)
     issues.variant = None
     return built
@@ -285,8 +283,8 @@ def _baseline(named: Sequence[Node], variants: list[str], swept: Table[str, list
         return variants[0] if len(variants) > 1 else None
     node = named[-1]
     word = node.text if isinstance(node, Scalar) else ""
-    found = next((name for name in (word, *swept.get(word, [])) if name in variants), None)
-    if found is None:
+    baseline = next((name for name in (word, *swept.get(word, [])) if name in variants), None)
+    if baseline is None:
         text = f"must be the name of a variant, got {written(node)}; {hint(word, variants)}"
         refuse(node.place, text, ("baseline",))
-    return found
+    return baseline

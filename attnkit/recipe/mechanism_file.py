@@ -120,7 +120,7 @@ def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
     chain = _chain(path)
     facts: dict[str, Any] = {}
     options: dict[str, Option] = {}
-    scored, more = False, False
+    scored, beyond_scores = False, False
     for file, node in reversed(chain):
         for item in node.body:
             match item:
@@ -131,13 +131,13 @@ def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
                 case ast.FunctionDef(name="__init__", args=arguments):
                     options = _options(file, arguments)
                 case ast.FunctionDef(name=name):
-                    more |= scored and name in _BEYOND_SCORES
+                    beyond_scores |= scored and name in _BEYOND_SCORES
         scored |= (file, node.name) == _SCORED
     if not facts.get("layered"):
         options |= _shared(LayerOptions)
     if scored:
         options |= _shared(ScoreOptions)
-    facts["mixable"] = scored and not more and not facts.get("composite")
+    facts["mixable"] = scored and not beyond_scores and not facts.get("composite")
     doc = ast.get_docstring(_tree(path)) or ""
     try:
         return MechanismSpec(word=word, path=path, doc=doc, origin=origin, options=options, **facts)
@@ -173,7 +173,7 @@ def _tree(path: Path) -> ast.Module:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Clear the cache of parsed files, so that they are read again."""
     _tree.cache_clear()
 
@@ -190,10 +190,10 @@ def _chain(path: Path) -> list[_Class]:
         if (file, node.name) == _ROOT:
             return chain
         bases = (_lookup(file, base.id) for base in node.bases if isinstance(base, ast.Name))
-        above = next((base for base in bases if base and base not in chain), None)
-        if above is None:
+        parent = next((base for base in bases if base and base not in chain), None)
+        if parent is None:
             break
-        chain.append(above)
+        chain.append(parent)
     line = chain[0][1].lineno if chain else 1
     raise UsageError(
         f"{path}:{line}: no mechanism: the last class of the file must derive from Scored, Kernel "

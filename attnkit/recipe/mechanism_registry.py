@@ -32,7 +32,7 @@ WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a whole layer, which a part of a composite cannot have."""
 LARGEST_OPTION = 2**20
 """Maximum of integer options: a layer of that size would fill any memory."""
-PARTS = "a list of two mechanisms or more, such as [scaled-dot, synthesizer-random]"
+PARTS_TEXT = "a list of two mechanisms or more, such as [scaled-dot, synthesizer-random]"
 """Description of the parts of a composite, for messages."""
 GROUP = "attnkit.mechanisms"
 _FOLDER = Path(__file__).parents[1] / "mechanisms"
@@ -61,13 +61,13 @@ def facts(word: str) -> MechanismSpec:
 def unknown(word: str) -> str:
     """Return why a word is refused, and which one was probably meant."""
     text = f"no attention mechanism is called {quoted(word)}"
-    if ours := common_names.mechanism(word):
-        return f"{text}; write {ours}"
+    if name := common_names.mechanism(word):
+        return f"{text}; write {name}"
     file = Path(f"{word.replace('-', '_')}.py")
     if _WORD.fullmatch(word) and file.is_file():
         return f"{text}; add --plugin {file}"
-    hinted = hint(word, names(), "`attnkit mechanisms` lists them")
-    return f"{text}; {hinted} (one of your own comes by --plugin FILE)"
+    suggestion = hint(word, names(), "`attnkit mechanisms` lists them")
+    return f"{text}; {suggestion} (one of your own comes by --plugin FILE)"
 
 
 class Part(NamedTuple):
@@ -77,24 +77,24 @@ class Part(NamedTuple):
     options: Mapping[str, Any]
 
 
-def part(word: str, inside: str) -> MechanismSpec:
-    """Return the facts of a mechanism as a part of the composite `inside`.
+def part(word: str, composite: str) -> MechanismSpec:
+    """Return the facts of a mechanism as a part of a composite.
 
     A mixed part has only the options of the mechanism itself; a part with a layer of its own has all options. Raises
     UsageError if the word is unknown or the mechanism cannot be a part.
     """
-    known, layered = facts(word), facts(inside).layered
+    spec, layered = facts(word), facts(composite).layered
 
-    def fits(one: MechanismSpec) -> bool:
-        return not one.composite if layered else one.mixable
+    def fits(candidate: MechanismSpec) -> bool:
+        return not candidate.composite if layered else candidate.mixable
 
-    if not fits(known):
-        can = ", ".join(name for name in names() if fits(facts(name)))
-        raise UsageError(f"{word} cannot be a part of {inside}; its parts can be {can}")
+    if not fits(spec):
+        allowed = ", ".join(name for name in names() if fits(facts(name)))
+        raise UsageError(f"{word} cannot be a part of {composite}; its parts can be {allowed}")
     if layered:
-        return known
-    own = {name: o for name, o in known.options.items() if name not in WHOLE_LAYER}
-    return replace(known, options=own)
+        return spec
+    options = {name: option for name, option in spec.options.items() if name not in WHOLE_LAYER}
+    return replace(spec, options=options)
 
 
 def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
@@ -102,21 +102,21 @@ def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
 
     The list has one element unless the mechanism is layered.  Raises UsageError as `resolve_capabilities` does.
     """
-    known = facts(word)
-    if not known.layered:
+    spec = facts(word)
+    if not spec.layered:
         return [Part(word, options)]
     resolve_capabilities(word, options)
-    return parts(known, options[known.composite])
+    return parts(spec, options[spec.composite])
 
 
-def parts(known: MechanismSpec, given: object) -> list[Part]:
+def parts(spec: MechanismSpec, given: object) -> list[Part]:
     """Return the parts of a composite, given a list of words and of mappings {name: word, option: value}.
 
     Raises UsageError for any other value, for fewer than two parts, and for options that a part does not have.
     """
-    typed = checked_options(known.word, {known.composite: given})[known.composite]
-    named = ({"name": one} if isinstance(one, str) else one for one in typed)
-    return [Part(one["name"], {n: v for n, v in one.items() if n != "name"}) for one in named]
+    typed = checked_options(spec.word, {spec.composite: given})[spec.composite]
+    mappings = ({"name": item} if isinstance(item, str) else item for item in typed)
+    return [Part(item["name"], {n: v for n, v in item.items() if n != "name"}) for item in mappings]
 
 
 def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec:
@@ -124,112 +124,112 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
 
     Nothing is imported.  Raises UsageError for an unknown part, missing parts, or a wrong number of parts.
     """
-    known = facts(word)
-    for name, values in known.facts_with.items():
-        known = replace(known, **values.get(str(options.get(name)), {}))
-    for name, changed in known.given.items():
-        known = replace(known, **(changed if options.get(name) is not None else {}))
-    for name, ahead in known.ahead.items():
-        if looking := [value for value in options.get(name) or () if value in ahead]:
-            why = f"{known.why}, and {name}: {looking[0]} looks ahead"
-            known = replace(known, causal=False, why=why)
-    known = _of_all(known, options) if known.composite else known
+    spec = facts(word)
+    for name, values in spec.facts_with.items():
+        spec = replace(spec, **values.get(str(options.get(name)), {}))
+    for name, facts_if_set in spec.given.items():
+        spec = replace(spec, **(facts_if_set if options.get(name) is not None else {}))
+    for name, ahead in spec.ahead.items():
+        if non_causal := [value for value in options.get(name) or () if value in ahead]:
+            why = f"{spec.why}, and {name}: {non_causal[0]} looks ahead"
+            spec = replace(spec, causal=False, why=why)
+    spec = _composite_spec(spec, options) if spec.composite else spec
     for name, why in OF_ONE_SEQUENCE.items():
         if options.get(name):
-            why = f"{known.why}; {name}: {why}" if known.why else f"{name}: {why}"
-            known = replace(known, cross=False, why=why)
+            why = f"{spec.why}; {name}: {why}" if spec.why else f"{name}: {why}"
+            spec = replace(spec, cross=False, why=why)
     if options.get("short_conv"):  # finds neighbouring tokens by sorting them
-        known = replace(known, by_distance=True, onnx=())
-    return known
+        spec = replace(spec, by_distance=True, onnx=())
+    return spec
 
 
-def _of_all(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
-    if text := missing_options(known, options):
+def _composite_spec(spec: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
+    if text := missing_options(spec, options):
         raise UsageError(text)
-    chosen = parts(known, options[known.composite])
-    for name, value in known.pairs.items():
-        if options.get(name) == value and len(chosen) != 2:
-            text = f"{known.word}: {name}: {value} takes exactly two parts, got {len(chosen)}"
+    components = parts(spec, options[spec.composite])
+    for name, value in spec.pairs.items():
+        if options.get(name) == value and len(components) != 2:
+            text = f"{spec.word}: {name}: {value} takes exactly two parts, got {len(components)}"
             raise UsageError(text)
-    if known.layered and len({bool(own.get("residual_scores")) for _, own in chosen}) > 1:
+    if spec.layered and len({bool(part_options.get("residual_scores")) for _, part_options in components}) > 1:
         raise UsageError(
-            f"{known.word}: residual_scores adds the scores of the layer before: set it on all parts, or on none"
+            f"{spec.word}: residual_scores adds the scores of the layer before: set it on all parts, or on none"
         )
-    inside = [resolve_capabilities(*one) for one in chosen]
-    limits = [f.limit for f in inside if f.limit is not None]
+    specs = [resolve_capabilities(*component) for component in components]
+    limits = [f.limit for f in specs if f.limit is not None]
     numbers = [limit for limit in limits if isinstance(limit, int)]
-    positions = [{*f.positions} for f in inside]
-    reasons = dict.fromkeys(f"its part {f.word}: {f.why}" for f in inside if f.why)
-    if known.layered:
-        for f, able in zip(inside, positions, strict=True):
-            able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # no queries or keys to rotate
+    positions = [{*f.positions} for f in specs]
+    reasons = dict.fromkeys(f"its part {f.word}: {f.why}" for f in specs if f.why)
+    if spec.layered:
+        for f, schemes in zip(specs, positions, strict=True):
+            schemes |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # no queries or keys to rotate
     return replace(
-        known,
-        uses="".join(letter for letter in "qxkvg" if any(letter in f.uses for f in inside)),
-        causal=all(f.causal for f in inside),
-        encoder=all(f.encoder for f in inside),
-        cross=all(f.cross for f in inside),
+        spec,
+        uses="".join(letter for letter in "qxkvg" if any(letter in f.uses for f in specs)),
+        causal=all(f.causal for f in specs),
+        encoder=all(f.encoder for f in specs),
+        cross=all(f.cross for f in specs),
         limit=min(numbers) if numbers else next(iter(limits), None),
-        positions=tuple(s for s in known.positions if all(s in able for able in positions)),
-        map="effective" if any(f.map == "effective" for f in inside) else "exact",
-        state="growing" if any(f.state == "growing" for f in inside) else "constant",
-        quadratic=any(f.quadratic for f in inside),
-        by_distance=any(f.by_distance for f in inside),
-        remembers_queries=any(f.remembers_queries for f in inside),
-        cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in inside)),
+        positions=tuple(s for s in spec.positions if all(s in schemes for schemes in positions)),
+        map="effective" if any(f.map == "effective" for f in specs) else "exact",
+        state="growing" if any(f.state == "growing" for f in specs) else "constant",
+        quadratic=any(f.quadratic for f in specs),
+        by_distance=any(f.by_distance for f in specs),
+        remembers_queries=any(f.remembers_queries for f in specs),
+        cost=(", " if spec.layered else " + ").join(dict.fromkeys(f.cost for f in specs)),
         why="; ".join([*reasons][:2]),  # more would make messages too long to read
     )
 
 
-def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
-    """Return why an option of a mechanism, or of a part of `inside`, is refused, with the nearest option."""
-    word = known.word
-    if inside and name in WHOLE_LAYER:
-        return f"{name} belongs to the layer as a whole: set it on {inside} instead of on {word}"
-    near = hint(name, known.options, f"it has {', '.join(known.options) or 'none'}")
-    as_part = f" as a part of {inside}" if inside else ""
-    return f"{word}{as_part} has no option {quoted(name)}; {near}"
+def unknown_option(spec: MechanismSpec, name: str, composite: str = "") -> str:
+    """Return why an option of a mechanism, or of a part of `composite`, is refused, with the nearest option."""
+    word = spec.word
+    if composite and name in WHOLE_LAYER:
+        return f"{name} belongs to the layer as a whole: set it on {composite} instead of on {word}"
+    suggestion = hint(name, spec.options, f"it has {', '.join(spec.options) or 'none'}")
+    as_part = f" as a part of {composite}" if composite else ""
+    return f"{word}{as_part} has no option {quoted(name)}; {suggestion}"
 
 
-def missing_options(known: MechanismSpec, given: Collection[str]) -> str:
+def missing_options(spec: MechanismSpec, given: Collection[str]) -> str:
     """Return why a mechanism with only these options is refused, or "" if no required option is missing."""
-    missing = [name for name, o in known.options.items() if o.required and name not in given]
+    missing = [name for name, option in spec.options.items() if option.required and name not in given]
     if not missing:
         return ""
-    value = "[scaled-dot, synthesizer-random]" if missing[0] == known.composite else "..."
-    example = f"{{name: {known.word}, {missing[0]}: {value}}}"
-    return f"{known.word} needs {', '.join(missing)}; write {example}"
+    value = "[scaled-dot, synthesizer-random]" if missing[0] == spec.composite else "..."
+    example = f"{{name: {spec.word}, {missing[0]}: {value}}}"
+    return f"{spec.word} needs {', '.join(missing)}; write {example}"
 
 
 @cache
 def option_type(word: str, name: str) -> TypeAdapter[Any]:
     """Return the type with which pydantic validates an option of a mechanism."""
-    known = facts(word)
-    option = known.options[name]
+    spec = facts(word)
+    option = spec.options[name]
     kind: Any = Annotated[option.type, AfterValidator(_not_huge)]
-    if name == known.composite:
-        one = Annotated[Any, AfterValidator(partial(_typed_part, word))]
-        wanted = {"type": "array", "items": {}, "minItems": 2, "wanted": PARTS}
-        kind = Annotated[tuple[one, ...], Field(min_length=2), WithJsonSchema(wanted)]
+    if name == spec.composite:
+        item = Annotated[Any, AfterValidator(partial(_typed_part, word))]
+        wanted = {"type": "array", "items": {}, "minItems": 2, "wanted": PARTS_TEXT}
+        kind = Annotated[tuple[item, ...], Field(min_length=2), WithJsonSchema(wanted)]
     return TypeAdapter(kind if option.required else Annotated[kind, Field(default=option.default)])
 
 
-def checked_options(word: str, options: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
-    """Return options with the types that a mechanism declares; `inside` is the composite if it is a part.
+def checked_options(word: str, options: Mapping[str, Any], composite: str = "") -> dict[str, Any]:
+    """Return options with the types that a mechanism declares; `composite` is given if it is a part.
 
     Raises UsageError for values of other types, unknown or missing options, and an unknown mechanism.
     """
-    known = part(word, inside) if inside else facts(word)
+    spec = part(word, composite) if composite else facts(word)
     typed = {}
     for name, value in options.items():
-        if name not in known.options:
-            raise UsageError(no_option(known, name, inside))
+        if name not in spec.options:
+            raise UsageError(unknown_option(spec, name, composite))
         try:
             typed[name] = typed_value(_frozen(value), option_type(word, name))
         except UsageError as error:
             text = str(error)
             raise UsageError(f"{word}: {name} {text}" if text.startswith("must") else text) from None
-    if text := missing_options(known, options):
+    if text := missing_options(spec, options):
         raise UsageError(text)
     return typed
 
@@ -297,7 +297,7 @@ def plug_in(path: str | Path) -> str:
         return word
     if word in shipped():
         raise UsageError(f"plug-in {path}: {word} is a mechanism of attnkit; rename the file")
-    mechanism_file.forget()
+    mechanism_file.clear_cache()
     _read.cache_clear()
     option_type.cache_clear()
     _read(path, word, str(path))
@@ -314,7 +314,7 @@ def plugged() -> dict[str, Path]:
 @cache
 def faults() -> dict[str, str]:
     """Return word -> reason for mechanisms of installed packages that cannot be used."""
-    found = {}
+    reasons = {}
     for word, entry in installed().items():
         try:
             if word in shipped():
@@ -323,8 +323,8 @@ def faults() -> dict[str, str]:
                 raise UsageError("its name must be small ASCII letters, digits and hyphens")
             _read_installed(entry)
         except UsageError as error:
-            found[word] = f"package {_package(entry)}: mechanism {quoted(word)}: {error}"
-    return found
+            reasons[word] = f"package {_package(entry)}: mechanism {quoted(word)}: {error}"
+    return reasons
 
 
 _read = cache(mechanism_file.read)

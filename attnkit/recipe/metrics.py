@@ -89,7 +89,7 @@ PER_TOKENIZER = ("bleu", "bleu1", "bleu4")
 """Metrics that are computed once for each tokenizer of `eval.tokenize`."""
 
 
-GIVEN = {
+TASK_INPUTS = {
     "classification": ("labels", "probabilities"),
     "language-modeling": ("probabilities",),
     "tagging": ("probabilities",),
@@ -110,16 +110,16 @@ def base_metric(name: str) -> str:
     return base if tokenizer and base in PER_TOKENIZER else name
 
 
-def metrics_that_read(what: str) -> tuple[str, ...]:
+def metrics_that_read(kind: str) -> tuple[str, ...]:
     """Return the metrics of outputs, contexts, labels or probabilities."""
-    return tuple(name for name, facts in METRICS.items() if facts.reads == what)
+    return tuple(name for name, facts in METRICS.items() if facts.reads == kind)
 
 
 def metrics_of(task: str) -> list[str]:
     """Return the metrics that models of a task can have, according to the inputs that these models produce."""
-    gives = GIVEN.get(task, ("outputs", "probabilities"))
-    other = "word-perplexity" if task == "tagging" else "balanced-accuracy"
-    return [name for name, facts in METRICS.items() if facts.reads in gives and name != other]
+    inputs = TASK_INPUTS.get(task, ("outputs", "probabilities"))
+    excluded = "word-perplexity" if task == "tagging" else "balanced-accuracy"
+    return [name for name, facts in METRICS.items() if facts.reads in inputs and name != excluded]
 
 
 def metrics_of_answers() -> list[str]:
@@ -127,7 +127,7 @@ def metrics_of_answers() -> list[str]:
     return [*metrics_that_read("outputs"), *metrics_that_read("contexts")]
 
 
-def not_of(name: str, task: str, known: Sequence[str]) -> str:
+def metric_refusal(name: str, task: str, known: Sequence[str]) -> str:
     """Return why a metric is refused for a task that has the `known` ones."""
     words = shorten(", ".join(known), 80, placeholder=" ...")
     return f"{name} is not for {task}, which has {words}"
@@ -137,8 +137,8 @@ def direction_note(name: str) -> str:
     """Return the text that follows a metric's title, such as " (lower is better)"; empty if nothing is unusual."""
     facts = metric_facts(name)
     notes = {"lower": "lower is better", "neither": "neither higher nor lower is better"}
-    words = [notes.get(facts.better, ""), "" if facts.resampled else "tested over seeds alone"]
-    text = ", ".join(filter(None, words))
+    parts = [notes.get(facts.better, ""), "" if facts.resampled else "tested over seeds alone"]
+    text = ", ".join(filter(None, parts))
     return f" ({text})" if text else ""
 
 
@@ -177,17 +177,16 @@ def plug_in_metric(path: Path, name: str) -> None:
     if name == "rouge" or (name in METRICS and METRICS[name].family != PLUGGED):
         raise UsageError(f"plug-in {path}: {name} is a metric of attnkit; rename the file")
     tree = ast.parse(path.read_bytes())
-    found = {"title": name, "better": "higher"}
+    settings: dict[str, Any] = {"title": name, "better": "higher"}
     for node in tree.body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=key)], value=value) if key in found:
+            case ast.Assign(targets=[ast.Name(id=key)], value=value) if key in settings:
                 if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
                     raise UsageError(f"{path}:{node.lineno}: {key} must be a literal text")
-                found[key] = value.value
-    if found["better"] not in ("higher", "lower"):
-        raise UsageError(f"{path}: better must be 'higher' or 'lower', got {found['better']!r}")
-    given: Any = found
-    METRICS[name] = MetricFacts(family=PLUGGED, **given)
+                settings[key] = value.value
+    if settings["better"] not in ("higher", "lower"):
+        raise UsageError(f"{path}: better must be 'higher' or 'lower', got {settings['better']!r}")
+    METRICS[name] = MetricFacts(family=PLUGGED, **settings)
     _files[name] = path
 
 

@@ -43,8 +43,8 @@ def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published 
     splits = list(dict.fromkeys(s for recipe in recipes.values() for s in recipe.eval.splits))
     given: dict[str, Any] = {"split": None, "why": None}
 
-    def unless(right: object, name: str, text: str) -> None:
-        if not right:
+    def require(condition: object, name: str, text: str) -> None:
+        if not condition:
             place = node.fields[name][1].place if name in node.fields else node.place
             refuse(place, text, (KEY, name))
 
@@ -56,24 +56,24 @@ def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published 
         try:
             given[name] = typed(value, TypeAdapter(kind, config=FINITE))
         except UsageError as error:
-            unless(False, name, str(error))
+            require(False, name, str(error))
     for name in ("source", "comparable", "scores"):
-        unless(name in given, name, "is missing")
+        require(name in given, name, "is missing")
     for variant, figures in given["scores"].items():
         text = f"{quoted(variant)} is no variant; {hint(variant, recipes)}"
-        unless(variant in recipes, "scores", text)
+        require(variant in recipes, "scores", text)
         for metric in figures:
-            unless(is_known(metric), "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}")
-    unless(given["source"].strip(), "source", "must not be empty")
+            require(is_known(metric), "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}")
+    require(given["source"].strip(), "source", "must not be empty")
     split = given["split"]
     if split not in (None, *splits):
         text = f"no split of eval.splits is called {quoted(split)}; {hint(split, splits)}"
-        unless(False, "split", text)
+        require(False, "split", text)
     if given["comparable"]:
         text = f"is missing; say which split the figures compare with: {', '.join(splits)}"
-        unless(split or len(splits) == 1, "split", text)
+        require(split or len(splits) == 1, "split", text)
         given["split"] = split or splits[0]
     else:
         why = (given["why"] or "").strip()
-        unless(why, "why", "is missing; say why the figures are not comparable")
+        require(why, "why", "is missing; say why the figures are not comparable")
     return Published.model_validate(given)

@@ -37,8 +37,8 @@ def typed(node: Node, kind: TypeAdapter[Any]) -> Any:
         try:
             return kind.validate_python(value, strict=True)
         except ValidationError as error:
-            reason = reason or _own_words(error)
-    raise UsageError(reason or wrong(node, kind))
+            reason = reason or _validator_message(error)
+    raise UsageError(reason or mismatch(node, kind))
 
 
 def typed_value(value: Any, kind: TypeAdapter[Any], strict: bool = True) -> Any:
@@ -47,10 +47,10 @@ def typed_value(value: Any, kind: TypeAdapter[Any], strict: bool = True) -> Any:
         return kind.validate_python(value, strict=strict)
     except ValidationError as error:
         text = f"must be {wanted(kind)}, got {value!r}"
-        raise UsageError(_own_words(error) or text) from None
+        raise UsageError(_validator_message(error) or text) from None
 
 
-def _own_words(error: ValidationError) -> str:
+def _validator_message(error: ValidationError) -> str:
     """Return the message of a validator of attnkit, or "" if pydantic itself refuses the value."""
     return next((str(e["ctx"]["error"]) for e in error.errors() if e["type"] == "value_error"), "")
 
@@ -111,12 +111,12 @@ def written(node: Node) -> str:
     return quoted(shown(as_json(node, numbers=False)), 80)[1:-1]
 
 
-def wrong(node: Node, kind: TypeAdapter[Any]) -> str:
+def mismatch(node: Node, kind: TypeAdapter[Any]) -> str:
     """Return the message that refuses a value, with the wanted values and the nearest valid one."""
     schema = schema_of(kind)
     choices = shorten(phrase(schema), 300, placeholder=" ...")
     text = f"must be {choices}, got {written(node)}"
-    for value in _like(node, [*_leaves(schema)]):
+    for value in _candidates(node, [*_leaves(schema)]):
         with suppress(ValidationError):
             return f"{text}; did you mean {shown(kind.validate_python(value, strict=True))}?"
     if schema.get("default") is not None:
@@ -134,7 +134,7 @@ def _leaves(schema: Json) -> Iterator[Json]:
         yield schema
 
 
-def _like(node: Node, leaves: list[Json]) -> Iterator[Any]:
+def _candidates(node: Node, leaves: list[Json]) -> Iterator[Any]:
     """Yield values that may have been meant by a scalar, or by the scalars of a list."""
     texts = []
     if isinstance(node, Scalar):

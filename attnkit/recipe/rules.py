@@ -10,18 +10,18 @@ from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
 from attnkit.recipe.data_rules import data_issues, split_issues
 from attnkit.recipe.issues import Issue
-from attnkit.recipe.metrics import METRICS, MONITORS, ROUGE, metrics_of, metrics_of_answers, not_of
+from attnkit.recipe.metrics import METRICS, MONITORS, ROUGE, metric_refusal, metrics_of, metrics_of_answers
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
 from attnkit.text import RESERVED
 
-SHORTEST_CORRUPTED = 16
+MIN_CORRUPTED_LENGTH = 16
 """Minimum data.max_length for span corruption: the sentinels could make a shorter source longer."""
-OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
+RUNNING_TEXT_METRICS = ("word-perplexity", "total-variation")
 """Metrics of whole texts, which masked and span-corruption models do not predict."""
-MOST_HEADS = 4096
+MAX_SUGGESTED_HEADS = 4096
 """Maximum number of heads that a message suggests; larger divisors of the width are not searched."""
-LARGEST_TABLE = 16384
+MAX_TABLE = 16384
 """Maximum number of tokens for a table of all pairs of tokens (1 GB)."""
 
 
@@ -52,18 +52,18 @@ def _only_with(recipe: Recipe) -> Iterator[Issue]:
 def _model(recipe: Recipe) -> Iterator[Issue]:
     model, task, size = recipe.model, recipe.task, recipe.tokenizer.size
     type_, shape, width, heads = model.type, model.shape, model.width, model.heads
-    pairs, own = task != "language-modeling", not recipe.tokenizer.shared
-    crossing = type_ in ("recurrent", "convolutional")
-    counts = type_ in POSITIONS and not crossing
-    divisors = [n for n in range(1, min(width, 4 * heads, MOST_HEADS) + 1) if width % n == 0]
+    pairs, separate = task != "language-modeling", not recipe.tokenizer.shared
+    cross_only = type_ in ("recurrent", "convolutional")
+    counted = type_ in POSITIONS and not cross_only
+    divisors = [n for n in range(1, min(width, 4 * heads, MAX_SUGGESTED_HEADS) + 1) if width % n == 0]
     nearest = min(divisors, key=lambda n: (abs(n - heads), n))
     positions = POSITIONS.get(type_, (model.positions,))
-    fits = not (crossing and shape != "encoder-decoder") and not (counts and pairs)
+    fits = not (cross_only and shape != "encoder-decoder") and not (counted and pairs)
     table = type_ == "naive-bayes" or (type_ == "n-gram" and model.order > 1)
-    least = len(RESERVED) + len(recipe.tokenizer.special) + 1
-    if crossing and shape != "encoder-decoder":
+    min_size = len(RESERVED) + len(recipe.tokenizer.special) + 1
+    if cross_only and shape != "encoder-decoder":
         yield f"a {type_} model is an encoder-decoder; for a decoder use `transformer`", "model.shape", "model.type"
-    if counts and pairs:
+    if counted and pairs:
         yield f"{type_} is a language model; use `task: language-modeling` or another type", "model.type", "task"
     if not pairs and shape == "encoder-decoder" and not recipe.corrupts:
         yield "language-modeling has no source to encode; use `model.shape: decoder`", "model.shape", "task"
@@ -74,11 +74,11 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
             "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
         )
         yield text, "model.shape", "task"
-    if pairs and shape != "encoder-decoder" and own:
+    if pairs and shape != "encoder-decoder" and separate:
         text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
         yield text, "tokenizer.shared", "model.shape"
-    if recipe.tokenizer.model is None and size < least:
-        text = f"{size} is too small: reserved and special tokens and one piece make {least}"
+    if recipe.tokenizer.model is None and size < min_size:
+        text = f"{size} is too small: reserved and special tokens and one piece make {min_size}"
         yield text, "tokenizer.size", "tokenizer.special"
     if width % heads:
         yield f"{heads} heads do not divide the width {width}; {nearest} would", "model.heads", "model.width"
@@ -90,7 +90,7 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
     if fits and model.positions not in positions:
         text = f"a {type_} model has {' or '.join(positions)}, got {model.positions}; remove it"
         yield text, "model.positions", "model.type"
-    if model.tie == "all" and own and shape == "encoder-decoder":
+    if model.tie == "all" and separate and shape == "encoder-decoder":
         text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
         yield text, "model.tie", "tokenizer.shared"
     if fits and type_ == "recurrent" and width % 2:
@@ -98,8 +98,8 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
     if type_ == "naive-bayes-attention" and model.tie != "none":
         text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
         yield text, "model.tie", "model.type"
-    if table and size > LARGEST_TABLE:
-        text = f"{type_} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; {LARGEST_TABLE} is the most"
+    if table and size > MAX_TABLE:
+        text = f"{type_} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; {MAX_TABLE} is the most"
         yield text, "tokenizer.size", "model.type"
     if recipe.train.init and model.count_based:
         yield f"a {type_} model is counted; it starts from no weights", "train.init", "model.type"
@@ -107,9 +107,9 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
 
 def _training(recipe: Recipe) -> Iterator[Issue]:
     train, task, model = recipe.train, recipe.task, recipe.model
-    objective, noise, wanted = train.objective, train.objective in SHAPE_OF, SHAPE_OF.get
+    objective, noise = train.objective, train.objective in SHAPE_OF
     text_only = task == "language-modeling"
-    shape = wanted(objective, model.shape)
+    shape = SHAPE_OF.get(objective, model.shape)
     why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes one"
     if text_only and objective == "seq2seq":
         text = "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"
@@ -122,8 +122,8 @@ def _training(recipe: Recipe) -> Iterator[Issue]:
         yield f"{objective} {why}: use `model.shape: {shape}`", "model.shape", "train.objective"
     if noise and text_only and model.shape == shape and model.type != "transformer":
         yield f"{objective} needs a transformer", "model.type", "train.objective"
-    if recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED:
-        text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
+    if recipe.corrupts and recipe.data.max_length < MIN_CORRUPTED_LENGTH:
+        text = f"span-corruption needs texts of {MIN_CORRUPTED_LENGTH} tokens at least"
         yield text, "data.max_length", "train.objective"
     if train.patience and not train.valid_every:
         text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
@@ -141,11 +141,11 @@ def _training(recipe: Recipe) -> Iterator[Issue]:
 
 
 def _scoring(recipe: Recipe) -> Iterator[Issue]:
-    (key, misfit), asked, task = recipe.search.misfit, recipe.eval.metrics, recipe.task
+    (key, misfit), metrics, task = recipe.search.misfit, recipe.eval.metrics, recipe.task
     gold, other = recipe.data.gold, recipe.data.other
-    running = [name for name in OF_RUNNING_TEXT if name in asked]
+    running = [name for name in RUNNING_TEXT_METRICS if name in metrics]
     windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")]
-    asks, questions = recipe.model.shape == "encoder-decoder", task == "question-answering"
+    encodes, questions = recipe.model.shape == "encoder-decoder", task == "question-answering"
     if running and recipe.train.objective in SHAPE_OF:
         yield f"{running[0]} is of running text; use perplexity", "eval.metrics", "train.objective"
     if questions and other > 1 - gold + 1e-9:
@@ -154,7 +154,7 @@ def _scoring(recipe: Recipe) -> Iterator[Issue]:
             "most that this gold leaves to other"
         )
         yield text, "data.other", "data.gold"
-    if questions and asks and windows:
+    if questions and encodes and windows:
         text = f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"
         yield text, "contexts.methods", "model.shape"
     if key:
@@ -181,18 +181,18 @@ def _stacks(recipe: Recipe) -> Iterator[Issue]:
 
 def _metrics(recipe: Recipe) -> Iterator[Issue]:
     """Yield metrics, including the monitored one, that do not fit what models of the task produce."""
-    task, able = recipe.task, metrics_of(recipe.task)
+    task, allowed = recipe.task, metrics_of(recipe.task)
     if task == "question-answering":  # scores the answers, not the pairs used in training
-        able = metrics_of_answers()
-    monitors = [name for name in MONITORS if name in ("loss", "accuracy", *able)]
+        allowed = metrics_of_answers()
+    monitors = [name for name in MONITORS if name in ("loss", "accuracy", *allowed)]
     for key, names, known in (
-        ("eval.metrics", recipe.eval.metrics, able),
+        ("eval.metrics", recipe.eval.metrics, allowed),
         ("train.monitor", (recipe.train.monitor,), monitors),
     ):
-        single = [ROUGE[0] if name == "rouge" else name for name in names]
-        if strange := [name for name in single if name not in known]:
-            yield not_of(strange[0], task, known), key, "task"
-        vectors = [n for n in single if n in METRICS and METRICS[n].family == "embedding"]
+        expanded = [ROUGE[0] if name == "rouge" else name for name in names]
+        if unsupported := [name for name in expanded if name not in known]:
+            yield metric_refusal(unsupported[0], task, known), key, "task"
+        vectors = [n for n in expanded if n in METRICS and METRICS[n].family == "embedding"]
         if vectors and recipe.eval.vectors is None:
             yield f"{vectors[0]} needs word vectors; name their file by eval.vectors", key
 
@@ -211,8 +211,8 @@ def _total_variation(recipe: Recipe) -> Iterator[Issue]:
         text = f"{metric} compares distributions over words; set tokenizer.type=word"
         yield text, "tokenizer.type", "eval.metrics"
     if line % length:
-        near = max(size for size in range(1, length) if line % size == 0)
-        text = f"{metric} needs blocks that divide a line of {line} tokens; {near} does"
+        nearest = max(size for size in range(1, length) if line % size == 0)
+        text = f"{metric} needs blocks that divide a line of {line} tokens; {nearest} does"
         yield text, "data.max_length", "eval.metrics"
 
 
@@ -221,12 +221,12 @@ def _lengths(recipe: Recipe) -> Iterator[Issue]:
     if not recipe.eval.lengths:
         return
     if recipe.task in ("recall", "tagging"):
-        known, longest = corpus_cards.row_length(recipe.data.corpus), max(recipe.eval.lengths)
-        if known is None:
+        row_length, longest = corpus_cards.row_length(recipe.data.corpus), max(recipe.eval.lengths)
+        if row_length is None:
             text = "needs a generated corpus, whose rows can have any length; remove it"
             yield text, "eval.lengths", "data.corpus"
-        elif not 2 <= min(recipe.eval.lengths) <= longest <= known.most:
-            text = f"{recipe.data.corpus} has rows of {known.unit}: lengths are 2 to {known.most:,}"
+        elif not 2 <= min(recipe.eval.lengths) <= longest <= row_length.most:
+            text = f"{recipe.data.corpus} has rows of {row_length.unit}: lengths are 2 to {row_length.most:,}"
             yield text, "eval.lengths"
     elif recipe.corrupts:
         text = "is for the objectives causal and masked; remove it"

@@ -8,9 +8,9 @@ from attnkit.errors import UsageError
 if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
-ALWAYS = ("max_length", "min_length", "no_repeat_ngram")
+COMMON = ("max_length", "min_length", "no_repeat_ngram")
 """Settings of every method."""
-OWN = {"greedy": (), "beam": ("beam", "length_penalty"), "sample": ("temperature", "top_k", "top_p", "seed")}
+PER_METHOD = {"greedy": (), "beam": ("beam", "length_penalty"), "sample": ("temperature", "top_k", "top_p", "seed")}
 """Further settings of each method, which have no effect with other methods."""
 SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
 
@@ -51,7 +51,7 @@ def _flag(name: str) -> str:
 
 def effective(search: "SearchConfig") -> dict[str, str | float]:
     """Return the settings that outputs depend on."""
-    return {name: getattr(search, name) for name in ("method", *OWN[search.method], *ALWAYS)}
+    return {name: getattr(search, name) for name in ("method", *PER_METHOD[search.method], *COMMON)}
 
 
 def search_text(search: "SearchConfig") -> str:

@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
     node: Node
     place: Position
-    spread: bool = False
+    from_shorthand: bool = False
 
 
 class Settings:
@@ -48,7 +48,7 @@ class Settings:
     def __init__(self, issues: Issues, values: dict[Key, Setting] | None = None) -> None:
         self.values: dict[Key, Setting] = dict(values or {})
         self._issues = issues
-        self._claimed: dict[Key, Position] = {}
+        self._places: dict[Key, Position] = {}
 
     def copy(self) -> "Settings":
         """Return a copy, in which new settings may replace all previous ones."""
@@ -64,19 +64,19 @@ class Settings:
         if below and (kind is not AttentionConfig or len(below) > 1):
             self._issues.add(place, key, partial(unknown, key, known))
         elif isinstance(kind, FieldInfo) or (below and below != ("name",)):
-            self._claim(key, place)
+            self._check_duplicate(key, place)
             # Training files replace a corpus set earlier (in an extended file, above the variants, or earlier on the
             # command line), and a corpus replaces files.  Set in one file or variant, both stay and are refused.
             for other in SUPERSEDED.get(key, ()) if not is_null(node) else ():
-                setting, here = self.values.get(other), place == COMMAND_LINE
-                if setting and (setting.place != place if here else other not in self._claimed):
+                setting, overriding = self.values.get(other), place == COMMAND_LINE
+                if setting and (setting.place != place if overriding else other not in self._places):
                     del self.values[other]
             self.values[key] = Setting(node, place)
         elif kind in (Layers, Roles, AttentionConfig):
-            self._claim(key, place)
+            self._check_duplicate(key, place)
             for other in [other for other in self.values if other[: len(known)] == known]:
                 del self.values[other]
-            self._spell_out(known, place, node)
+            self._expand(known, place, node)
         elif isinstance(node, Mapping):
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
@@ -84,48 +84,48 @@ class Settings:
             text = f"must hold keys, such as `{next(iter(kind.model_fields))}: ...`"
             self._issues.add(node.place, key, f"{text}, got {written(node)}")
 
-    def _spell_out(self, key: Key, place: Position, node: Node, spread: bool = False) -> None:
+    def _expand(self, key: Key, place: Position, node: Node, from_shorthand: bool = False) -> None:
         """Expand a shorthand for layers, for attention, or for the mechanism of one role."""
         kind = SCHEMA[key]
         if kind is AttentionConfig:
-            self._mechanism(key, place, node, spread)
+            self._set_mechanism(key, place, node, from_shorthand)
         elif isinstance(kind, FieldInfo):
-            self.values[key] = Setting(node, place, spread)
+            self.values[key] = Setting(node, place, from_shorthand)
         elif not isinstance(node, Mapping) or (kind is Roles and "name" in node.fields):
             for name in kind.model_fields:
-                self._spell_out((*key, name), place, node, spread=True)
+                self._expand((*key, name), place, node, from_shorthand=True)
         else:
             for name, (name_place, value) in node.fields.items():
                 if name in kind.model_fields:
-                    self._spell_out((*key, name), name_place, value)
+                    self._expand((*key, name), name_place, value)
                 else:
                     text = partial(unknown, (*key, name), key)
                     self._issues.add(name_place, (*key, name), text)
 
-    def _mechanism(self, key: Key, place: Position, node: Node, spread: bool) -> None:
+    def _set_mechanism(self, key: Key, place: Position, node: Node, from_shorthand: bool) -> None:
         fields = node.fields if isinstance(node, Mapping) else {"name": (place, node)}
         _, name = fields.get("name", (place, None))
         if not isinstance(name, Scalar) or name.null:
             text = "must be the word of a mechanism, or {name: word} with its options"
             text += f", got {written(node)}"
-            self._issues.add(node.place, key[:-1] if spread else key, text)
+            self._issues.add(node.place, key[:-1] if from_shorthand else key, text)
             return
-        self.values[key] = Setting(name, place, spread)
+        self.values[key] = Setting(name, place, from_shorthand)
         for option, (option_place, value) in fields.items():
             if option != "name":
-                self.values[(*key, option)] = Setting(value, option_place, spread)
+                self.values[(*key, option)] = Setting(value, option_place, from_shorthand)
 
-    def _claim(self, key: Key, place: Position) -> None:
+    def _check_duplicate(self, key: Key, place: Position) -> None:
         """Add an issue if the same file or variant has already set the key, by any spelling."""
         if place == COMMAND_LINE:
             return
         before = [key[:size] for size in range(1, len(key) + 1)]
         if isinstance(SCHEMA.get(key), type):
-            before += [other for other in self._claimed if other[: len(key)] == key]
-        first = next((self._claimed[other] for other in before if other in self._claimed), None)
+            before += [other for other in self._places if other[: len(key)] == key]
+        first = next((self._places[other] for other in before if other in self._places), None)
         if first is not None:
             self._issues.add(place, key, f"is set twice, first at {first}; keep one of them")
-        self._claimed.setdefault(key, place)
+        self._places.setdefault(key, place)
 
 
 def _walk(
@@ -141,11 +141,11 @@ def _walk(
             yield (*key, name), field, tags + above
 
 
-_ALL = [*_walk((), Recipe)]
-SCHEMA = {key: kind for key, kind, _ in _ALL}
+_ENTRIES = [*_walk((), Recipe)]
+SCHEMA = {key: kind for key, kind, _ in _ENTRIES}
 """Every section and field of the schema by its key; an attention role is a section."""
-DEFAULTS = {dotted(key): kind.default for key, kind, _ in _ALL if isinstance(kind, FieldInfo)}
-ONLY_WITH = {dotted(key): tags for key, _, tags in _ALL if tags and dotted(key) in DEFAULTS}
+DEFAULTS = {dotted(key): kind.default for key, kind, _ in _ENTRIES if isinstance(kind, FieldInfo)}
+ONLY_WITH = {dotted(key): tags for key, _, tags in _ENTRIES if tags and dotted(key) in DEFAULTS}
 """Keys that are read only if other keys have certain values."""
 
 
@@ -173,19 +173,19 @@ def unknown(key: Key, known: Key) -> str:
         return f"unknown key; a space must follow the colon: {name}: {value}"
     if not known and word in FILE_KEYS:
         return "stands only at the top of a recipe file, nested, not in a variant or an override"
-    if ours := KEYS.get(".".join(key)) or KEYS.get(word):
-        return f"unknown key; write {ours}"
-    homes = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})
-    if homes:
-        where = " or ".join(dotted(home) or "the top level" for home in homes)
+    if suggestion := KEYS.get(".".join(key)) or KEYS.get(word):
+        return f"unknown key; write {suggestion}"
+    sections = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})
+    if sections:
+        where = " or ".join(dotted(home) or "the top level" for home in sections)
         return f"unknown key: this key belongs under {where}"
-    here = [*section.model_fields, *(() if known else FILE_KEYS)]
+    names = [*section.model_fields, *(() if known else FILE_KEYS)]
     others = {key[-1]: key for key in all_keys()}
-    if close := nearest(word, here):
+    if close := nearest(word, names):
         meant = (*known, close, *key[len(known) + 1 :])
         meant = meant if meant in all_keys() else (*known, close)
         return f"unknown key; did you mean {dotted(meant)}?"
     if close := nearest(word, others, cutoff=0.8):
         return f"unknown key; did you mean {dotted(others[close])}?"
     place = f"under {dotted(known)}" if known else "at the top"
-    return f"unknown key; {place} there are {', '.join(here[:10])}{', ...' * (len(here) > 10)}"
+    return f"unknown key; {place} there are {', '.join(names[:10])}{', ...' * (len(names) > 10)}"

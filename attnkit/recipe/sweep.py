@@ -12,11 +12,11 @@ from attnkit.recipe.issues import COMMAND_LINE, Key, Position, refuse
 from attnkit.recipe.reading import as_json, takes_list
 from attnkit.recipe.settings import AFTER_TRAINING, SCHEMA, type_of
 from attnkit.recipe.values import shown
-from attnkit.recipe.yaml_nodes import LARGEST, Node, read_value
+from attnkit.recipe.yaml_nodes import MAX_BYTES, Node, read_value
 
-MOST_VARIANTS = 1000
+MAX_VARIANTS = 1000
 """Maximum number of variants of a sweep."""
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 """Maximum number of characters of a variant's name; a longer name is cut and ends in a part of its hash."""
 
 _TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[\[\]{},]|[^\s\[\]{},]+""", re.DOTALL)
@@ -50,7 +50,7 @@ def overrides(key: Key, text: str) -> list[Override]:
 
     A key that takes a list has several values only if one of them is in brackets.  Raises RecipeError.
     """
-    items = parted(text)
+    items = split_values(text)
     if len(items) == 1 or (_takes_list(key) and not any(i.startswith(("[", "{")) for i in items)):
         return [Override(key, COMMAND_LINE, read_value(text))]
     if "" in items:
@@ -61,10 +61,10 @@ def overrides(key: Key, text: str) -> list[Override]:
     return [Override(key, COMMAND_LINE, node) for node in nodes.values()]
 
 
-def parted(text: str) -> list[str]:
+def split_values(text: str) -> list[str]:
     """Split a text at commas outside of brackets and quotes."""
     items, depth = [""], 0
-    for token in _TOKEN.findall(text[:LARGEST]):
+    for token in _TOKEN.findall(text[:MAX_BYTES]):
         depth += (token in "[{") - (token in "]}")
         if token == "," and depth == 0:
             items.append("")
@@ -84,25 +84,25 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
             text = "is read after training, so a sweep would train the same model again; train once"
             refuse(COMMAND_LINE, f"{text}, then give one value at a time to `attnkit eval RUN`", key)
     for number, (first, *more) in enumerate(changes):
-        later = (one.key for one, *_ in changes[number + 1 :])
+        later = (change.key for change, *_ in changes[number + 1 :])
         if more and any(first.key[: len(key)] == key for key in later):
             text = "has several values, and a later word sets it again; keep one of them"
             refuse(COMMAND_LINE, text, first.key)
     check_number(prod(map(len, changes)))
     labels = [_label(key, swept) for key in swept]
     found = []
-    for chosen in product(*changes):
-        nodes = [one.node for one, options in zip(chosen, changes, strict=True) if options[1:]]
+    for point in product(*changes):
+        nodes = [change.node for change, options in zip(point, changes, strict=True) if options[1:]]
         parts = [f"{label}={value_text(node)}" for label, node in zip(labels, nodes, strict=True)]
-        found.append(Combination(",".join(parts), chosen))
-    names = unique([point.name for point in found])
-    return [point._replace(name=name) for point, name in zip(found, names, strict=True)]
+        found.append(Combination(",".join(parts), point))
+    names = unique([combination.name for combination in found])
+    return [combination._replace(name=name) for combination, name in zip(found, names, strict=True)]
 
 
 def check_number(size: int) -> None:
-    """Raise RecipeError if there are more than `MOST_VARIANTS` variants."""
-    if size > MOST_VARIANTS:
-        refuse(COMMAND_LINE, f"{size:,} variants are too many; {MOST_VARIANTS:,} is the most")
+    """Raise RecipeError if there are more than `MAX_VARIANTS` variants."""
+    if size > MAX_VARIANTS:
+        refuse(COMMAND_LINE, f"{size:,} variants are too many; {MAX_VARIANTS:,} is the most")
 
 
 def unique(names: Sequence[str]) -> list[str]:
@@ -110,9 +110,9 @@ def unique(names: Sequence[str]) -> list[str]:
     safe = ["".join(_safe(part) for part in re.split("([,=])", name)) for name in names]
     out = []
     for name, text in zip(names, safe, strict=True):
-        if len(text) > LONGEST_NAME or safe.count(text) > 1:
+        if len(text) > MAX_NAME_LENGTH or safe.count(text) > 1:
             digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:8]
-            text = f"{text[: LONGEST_NAME - 9]}-{digest}"
+            text = f"{text[: MAX_NAME_LENGTH - 9]}-{digest}"
         out.append(text)
     return out
 
@@ -131,7 +131,7 @@ def _label(key: Key, keys: Iterable[Key]) -> str:
 
 def value_text(node: Node) -> str:
     """Return a value in its canonical spelling: 0.001 for 1e-3."""
-    return shown(as_json(node), LARGEST)
+    return shown(as_json(node), MAX_BYTES)
 
 
 def _takes_list(key: Key) -> bool:
@@ -139,5 +139,5 @@ def _takes_list(key: Key) -> bool:
     if key in SCHEMA:
         return not isinstance(SCHEMA[key], type) and takes_list(type_of(key))
     words = mechanism_registry.names()
-    having = [word for word in words if key[-1] in mechanism_registry.facts(word).options]
-    return any(takes_list(mechanism_registry.option_type(word, key[-1])) for word in having)
+    owners = [word for word in words if key[-1] in mechanism_registry.facts(word).options]
+    return any(takes_list(mechanism_registry.option_type(word, key[-1])) for word in owners)

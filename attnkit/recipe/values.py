@@ -8,10 +8,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFun
 from attnkit.text import quoted
 
 Json: TypeAlias = dict[str, Any]
-LARGEST = 2**31 - 1
+MAX_INTEGER = 2**31 - 1
 """Maximum integer in a recipe."""
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -73,17 +73,17 @@ class OnlyWith:
         self.key, self.values = key, values
 
 
-def shown(value: Any, most: int = 80) -> str:
+def shown(value: Any, max_length: int = 80) -> str:
     """Format a value as in a recipe, on one line; texts are cut to `most` characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
-        return f"[{', '.join(shown(item, most) for item in value)}]"
+        return f"[{', '.join(shown(item, max_length) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {shown(item, most)}" for key, item in value.items()) + "}"
-    return quoted(str(value), most)[1:-1]
+        return "{" + ", ".join(f"{key}: {shown(item, max_length)}" for key, item in value.items()) + "}"
+    return quoted(str(value), max_length)[1:-1]
 
 
 def choices_of(schema: Json) -> list[Any]:
@@ -120,5 +120,5 @@ def phrase(schema: Json) -> str:
             each = (f"{key} ({phrase(part)})" for key, part in keys.items())
             return f"a mapping of {', '.join(each)}"
         return f"a mapping{least}, each {phrase(schema['additionalProperties'])}"
-    bounds = [f"{sign} {schema[key]:g}" for sign, key in _SIGNS.items() if schema.get(key, LARGEST) != LARGEST]
+    bounds = [f"{sign} {schema[key]:g}" for sign, key in _SIGNS.items() if schema.get(key, MAX_INTEGER) != MAX_INTEGER]
     return " ".join([_KINDS.get(schema.get("type", ""), "a value"), " and ".join(bounds)]).strip()

@@ -18,11 +18,11 @@ from attnkit.errors import MissingInputError
 from attnkit.recipe.issues import COMMAND_LINE, Position, refuse
 from attnkit.text import quoted
 
-LARGEST = 256 * 1024
+MAX_BYTES = 256 * 1024
 """Maximum size of a recipe file, in bytes."""
-DEEPEST = 32
+MAX_DEPTH = 32
 """Maximum depth of nesting."""
-MOST_NODES = 10_000
+MAX_NODES = 10_000
 """Maximum number of keys and values of a recipe."""
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -90,15 +90,15 @@ def read_text(path: Path) -> str:
             what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
             raise MissingInputError(f"recipe {shown} is {what}; name a .yaml file")
         with path.open("rb") as file:
-            return _text(file.read(LARGEST + 1), str(path))
+            return _text(file.read(MAX_BYTES + 1), str(path))
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         why = getattr(error, "strerror", None) or "not a file name"
         raise MissingInputError(f"recipe {shown} cannot be read: {why}") from None
 
 
 def _text(raw: bytes, name: str) -> str:
-    if len(raw) > LARGEST:
-        refuse(Position(name, 1, 1), f"the file is larger than {LARGEST // 1024} kB; not a recipe")
+    if len(raw) > MAX_BYTES:
+        refuse(Position(name, 1, 1), f"the file is larger than {MAX_BYTES // 1024} kB; not a recipe")
     text = raw.decode("utf-8-sig", "surrogateescape")
     if bad := re.search(f"{_CONTROL.pattern}|[\ud800-\udfff]", text):
         start = text.rfind("\n", 0, bad.start()) + 1
@@ -135,12 +135,12 @@ def compose(text: str, name: str, inside: Position | None = None) -> Node | None
             refuse(here, f"anchors and aliases ({what}) are not allowed; write the value out")
         if event.tag is not None:
             refuse(here, f"tag {_short(event.tag)}: tags are not allowed; write the value alone")
-        if next(number) == MOST_NODES:
-            refuse(here, f"more than {MOST_NODES} keys and values; not a recipe")
+        if next(number) == MAX_NODES:
+            refuse(here, f"more than {MAX_NODES} keys and values; not a recipe")
         if isinstance(event, yaml.ScalarEvent):
             return Scalar(here, event.value, not event.style)
-        if depth == DEEPEST:
-            refuse(here, f"nested deeper than {DEEPEST} levels; not a recipe")
+        if depth == MAX_DEPTH:
+            refuse(here, f"nested deeper than {MAX_DEPTH} levels; not a recipe")
         if isinstance(event, yaml.SequenceStartEvent):
             items = []
             while not isinstance(event := next(events), yaml.SequenceEndEvent):
@@ -173,5 +173,5 @@ def compose(text: str, name: str, inside: Position | None = None) -> Node | None
     return root
 
 
-def _short(text: str, longest: int = 48) -> str:
-    return quoted(text, longest)[1:-1]
+def _short(text: str, max_length: int = 48) -> str:
+    return quoted(text, max_length)[1:-1]

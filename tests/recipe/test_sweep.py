@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import load, load_resolved
-from attnkit.recipe.sweep import LONGEST_NAME, is_sweep, overrides, unique
+from attnkit.recipe.sweep import MAX_NAME_LENGTH, is_sweep, overrides, unique
 
 VARIANTS = GOOD + "variants:\n  a: {}\n  b: {model.attention: additive}\nbaseline: b\n"
 
@@ -97,7 +97,7 @@ def test_keys_with_the_same_last_word_are_told_apart() -> None:
 def test_names_are_folders_and_all_different(texts: list[str]) -> None:
     made = unique([f"source={text}" for text in texts])
     assert len(set(made)) == len(texts)
-    assert all(len(name) <= LONGEST_NAME for name in made)
+    assert all(len(name) <= MAX_NAME_LENGTH for name in made)
     assert all(re.fullmatch(r"source=[A-Za-z0-9_.+,=-]*", name) for name in made)
     assert unique([f"source={text}" for text in texts[:1]])[0] in (made[0], made[0][:-9])
 

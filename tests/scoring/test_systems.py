@@ -7,7 +7,7 @@ import pytest
 from helpers.score_rows import score_row
 
 from attnkit.recipe.schema import EvalConfig, SearchConfig
-from attnkit.recipe.search_settings import ALWAYS, OWN, effective, search_text
+from attnkit.recipe.search_settings import COMMON, PER_METHOD, effective, search_text
 from attnkit.runs.json_files import RecordedChange, StoredContexts, StoredSearch
 from attnkit.scoring import Score, ScoreRow, side_by_side
 from attnkit.scoring.comparison import named, reasons
@@ -129,7 +129,7 @@ def test_other_data_is_marked_unless_it_has_a_baseline_of_its_own() -> None:
 
 def test_every_key_of_a_search_is_known_to_matter_or_not() -> None:
     without = {"method", "n_best", "batch_tokens"}  # one output a line; only speed
-    known = without | {*ALWAYS} | {name for names in OWN.values() for name in names}
+    known = without | {*COMMON} | {name for names in PER_METHOD.values() for name in names}
     assert known == {*SearchConfig.model_fields}
 
 

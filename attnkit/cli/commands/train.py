@@ -12,7 +12,7 @@ from attnkit.cli.options import Overrides, RecipeName, Variants, check_options, 
 from attnkit.device import load_note
 from attnkit.distributed import group
 from attnkit.errors import RecipeError, UsageError
-from attnkit.recipe.values import LARGEST
+from attnkit.recipe.values import MAX_INTEGER
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def train(
 
     words, variant, seeds = sort_words(overrides or [], variant or [], seed or [])
     file = _load(recipe, words)
-    if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
-        raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
+    if wrong := [seed for seed in seeds if not 0 <= seed <= MAX_INTEGER]:
+        raise UsageError(f"--seed {wrong[0]}: must be between 0 and {MAX_INTEGER}")
     plan = TrainingSettings(
         file=file,
         out=out,

@@ -102,7 +102,7 @@ class Clause(NamedTuple):
         shown = (self.shown("subject"), self.shown("direct"), self.recipient, self.place, self.time)
         noun = self.subject if self.verb.kind == "alone" else self.direct
         governed = (("verb", self.verb.base, noun.noun.english),) if noun else ()
-        return (*governed, *(one for part in shown if part for one in part.combinations))
+        return (*governed, *(combination for part in shown if part for combination in part.combinations))
 
     def shown(self, part: str) -> Phrase | None:
         """Return the subject or the direct object, or None if it is missing or replaced by a pronoun."""

@@ -81,9 +81,7 @@ class ConversationWriter:
     def __init__(self, split: str, draw: Draw) -> None:
         self._split, self._draw = split, draw
         facts = [(name, value) for name, topic in TOPICS.items() for value in topic.values]
-        self._facts = [
-            (one, two) for one, two in combinations(facts, 2) if one[0] != two[0] and self._owns("self", *one, *two)
-        ]
+        self._facts = [(a, b) for a, b in combinations(facts, 2) if a[0] != b[0] and self._owns("self", *a, *b)]
         beings = [
             Being(kind, name, pronoun, job)
             for pronoun, names in NAMES.items()
@@ -91,23 +89,23 @@ class ConversationWriter:
             for name in names
             for job in (("",) if kind in ANIMALS else TOPICS["job"].values)
         ]
-        owned = [one for one in beings if all(self._owns(*parts) for parts in one.combinations)]
-        self._animals = [being for being in owned if not being.job]
-        self._relatives = [being for being in owned if being.job]
+        usable = [being for being in beings if all(self._owns(*parts) for parts in being.combinations)]
+        self._animals = [being for being in usable if not being.job]
+        self._relatives = [being for being in usable if being.job]
 
     def _owns(self, *combination: str) -> bool:
         return split_of("dialogue", *combination) == self._split
 
     def _persona(self) -> Persona:
         facts = self._draw.choice(self._facts)
-        one = self._draw.choice(self._animals if self._draw.chance(0.4) else self._relatives)
+        first = self._draw.choice(self._animals if self._draw.chance(0.4) else self._relatives)
         others = [
             other
             for other in self._relatives
-            if other.kind != one.kind and other.name != one.name and other.job != one.job
+            if other.kind != first.kind and other.name != first.name and other.job != first.job
         ]
-        two = (self._draw.choice(others),) if self._draw.chance(0.6) else ()
-        return Persona(dict(facts), (one, *two))
+        second = (self._draw.choice(others),) if self._draw.chance(0.6) else ()
+        return Persona(dict(facts), (first, *second))
 
     def _sentences(self, persona: Persona) -> list[str]:
         sentences = [self._draw.choice(TOPICS[topic].wordings).format(value) for topic, value in persona.facts.items()]
@@ -122,24 +120,24 @@ class ConversationWriter:
 
     def _topic(self, persona: Persona) -> Exchange | None:
         """Return a question about the speaker, or a remark that returns it; None if the split owns none."""
-        owned = [
-            (name, way, value)
+        options = [
+            (name, kind, value)
             for name, value in persona.facts.items()
-            for way in (*TOPICS[name].questions, "and you", "check")
-            if self._owns("asked", name, way, value)
+            for kind in (*TOPICS[name].questions, "and you", "check")
+            if self._owns("asked", name, kind, value)
         ]
-        if not owned:
+        if not options:
             return None
-        name, way, value = self._draw.choice(owned)
+        name, kind, value = self._draw.choice(options)
         topic = TOPICS[name]
         replies = tuple(wording.format(value) for wording in topic.wordings)
-        other = self._draw.choice([one for one in topic.values if one != value])
-        if way == "and you":
+        other = self._draw.choice([item for item in topic.values if item != value])
+        if kind == "and you":
             remark = self._draw.choice(topic.wordings).format(other)
             back = self._draw.choice(("and you ?", "what about you ?"))
             return Exchange(f"{remark} {back}", replies, name)
-        if way != "check":
-            return Exchange(way, replies, name)
+        if kind != "check":
+            return Exchange(kind, replies, name)
         guess, answer = self._draw.choice(((value, "yes"), (other, "no")))
         answers = tuple(f"{answer} , {reply}" for reply in replies)
         return Exchange(topic.check.format(guess), answers, name)
@@ -196,7 +194,7 @@ class ConversationWriter:
         exchanges = self._closing(persona)
         if self._draw.chance(0.4):
             aside = self._draw.choice((self._topic, self._animal, self._family))(persona)
-            if aside and aside.about not in [one.about for one in exchanges if one]:
+            if aside and aside.about not in [exchange.about for exchange in exchanges if exchange]:
                 exchanges = [aside, *exchanges]
         elif self._draw.chance(0.2):
             exchanges = [Exchange(*self._draw.choice(GREETINGS), "greeting"), *exchanges]

@@ -39,21 +39,21 @@ class Length(NamedTuple):
     pairs: int = 0
 
 
-def parity(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+def parity(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
     bits = [draw.randint(1, 2) for _ in range(length.tokens)]
     yield from ((bit, NOTHING) for bit in bits[:-1])
     yield bits[-1], 1 + bits.count(2) % 2
 
 
-def reversal(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
-    numbers = [draw.randrange(given.vocabulary) for _ in range(length.tokens)]
+def reversal(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
+    numbers = [draw.randrange(settings.vocabulary) for _ in range(length.tokens)]
     yield from zip(numbers, reversed(numbers), strict=True)
 
 
 SYMMETRIC = tuple(permutations(range(3)))
 
 
-def permuted(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+def permuted(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
     total = SYMMETRIC[0]
     for _ in range(length.tokens):
         step = draw.randrange(len(SYMMETRIC))
@@ -61,10 +61,10 @@ def permuted(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
         yield step, SYMMETRIC.index(total)
 
 
-def recall(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
-    half, space = given.vocabulary // 2, length.tokens // 2 - length.pairs
+def recall(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
+    half, space = settings.vocabulary // 2, length.tokens // 2 - length.pairs
     keys = [1 + place for place in draw.distinct(half - 1, length.pairs)]
-    values = [half + place for place in draw.distinct(given.vocabulary - half, length.pairs)]
+    values = [half + place for place in draw.distinct(settings.vocabulary - half, length.pairs)]
     yield from ((token, NOTHING) for pair in zip(keys, values, strict=True) for token in pair)
     # Draws without replacement from p(gap) ~ gap^-0.99: the largest of u^(1/p) (Efraimidis and Spirakis 2006).
     weights = ((draw.uniform() ** (gap**0.99), gap) for gap in range(1, space + 1))
@@ -74,7 +74,7 @@ def recall(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
         if place % 2 == 0 and place // 2 in asked:
             yield asked[place // 2]
         else:
-            yield draw.randrange(given.vocabulary) if given.random_fill else 0, NOTHING
+            yield draw.randrange(settings.vocabulary) if settings.random_fill else 0, NOTHING
 
 
 @cache
@@ -84,22 +84,22 @@ def values_of(vocabulary: int) -> list[int]:
     return Draw(f"mad/{vocabulary}").sample(range(half, vocabulary - 1))
 
 
-def memorization(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
-    insert, values = given.vocabulary - 1, values_of(given.vocabulary)
+def memorization(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
+    insert, values = settings.vocabulary - 1, values_of(settings.vocabulary)
     for _ in range(length.tokens // 2):
         key = draw.randrange(insert // 2)
         yield key, NOTHING
         yield insert, values[key]
 
 
-def in_context(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
-    tokens = given.vocabulary - given.noise_tokens
+def in_context(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
+    tokens = settings.vocabulary - settings.noise_tokens
     half, known, row = tokens // 2, dict[int, int](), list[tuple[int, bool]]()
     pairs = length.tokens // 2
-    never = draw.randrange(pairs)  # index of a pair that is not noise
+    clean_pair = draw.randrange(pairs)  # index of a pair that is not noise
     for pair in range(pairs - 1):
-        if pair != never and draw.chance(given.noise):
-            row += [(draw.randint(tokens, given.vocabulary - 1), False) for _ in range(2)]
+        if pair != clean_pair and draw.chance(settings.noise):
+            row += [(draw.randint(tokens, settings.vocabulary - 1), False) for _ in range(2)]
             continue
         key = draw.randrange(half)
         row += [(key, False), (known.get(key, draw.randint(half, tokens - 1)), key in known)]
@@ -109,8 +109,8 @@ def in_context(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
     yield from _shifted(row, split)
 
 
-def fuzzy(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
-    pad = given.vocabulary - 1
+def fuzzy(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
+    pad = settings.vocabulary - 1
     half, longest = pad // 2, 3
     known, row = dict[tuple[int, ...], tuple[int, ...]](), list[tuple[int, bool]]()
 
@@ -128,10 +128,10 @@ def fuzzy(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
     start = draw.randrange(end - len(probe) - len(answer))
     while len(row) < end - 2 * longest:
         first = len(row) >= start and probe not in known
-        one = probe if first else key()
-        other = known.get(one) or (answer if one == probe else value())
-        row += [(token, False) for token in one] + [(token, one in known) for token in other]
-        known[one] = other
+        source = probe if first else key()
+        target = known.get(source) or (answer if source == probe else value())
+        row += [(token, False) for token in source] + [(token, source in known) for token in target]
+        known[source] = target
     row += [(token, False) for token in probe] + [(token, True) for token in answer]
     yield from _shifted([(pad, False)] * (length.tokens + 1 - len(row)) + row, split)
 
@@ -142,8 +142,8 @@ def _shifted(row: list[tuple[int, bool]], split: str) -> Pairs:
         yield token, after if marked or split == "train" else NOTHING
 
 
-def selective(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
-    count, copy, blank = given.copied, given.vocabulary - 1, given.vocabulary - 2
+def selective(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
+    count, copy, blank = settings.copied, settings.vocabulary - 1, settings.vocabulary - 2
     text = [draw.randrange(blank) for _ in range(count)]
     blanks = [0] * count
     for _ in range(length.tokens - 2 * count - 1):
@@ -172,29 +172,29 @@ class MarkedRows:
     """Generator of one corpus."""
 
     corpus: str
-    given: Marked
+    settings: Marked
     VERSION: ClassVar = 1
 
     @property
     def SIZES(self) -> dict[str, int]:  # noqa: N802 (as other generators call it)
         """Number of rows in each split."""
         return {"train": 0, "valid": 0, "test": 0} | {
-            split: sum(part.rows for part in parts) for split, parts in self.given.splits.items()
+            split: sum(part.rows for part in parts) for split, parts in self.settings.splits.items()
         }
 
     @property
     def words(self) -> str:
         """All tokens that a row can contain."""
-        return " ".join(map(str, (*range(self.given.vocabulary), NOTHING)))
+        return " ".join(map(str, (*range(self.settings.vocabulary), NOTHING)))
 
     def rows(self, split: str, size: int, seed: int, length: int = 0) -> Iterator[Row]:
         """Yield `size` rows of a split, all of `length` or, if it is 0, of the lengths in the card."""
-        parts = [part for part in self.given.splits[split] for _ in range(part.rows)]
+        parts = [part for part in self.settings.splits[split] for _ in range(part.rows)]
         draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
-        write = WRITERS[self.given.writer]
+        write = WRITERS[self.settings.writer]
         for number in range(size):
             part = parts[number * len(parts) // size if size > len(parts) else number]
             tokens = length or draw.randint(*part.tokens)
-            pairs = [*write(draw, Length(tokens, part.pairs), self.given, split)]
+            pairs = [*write(draw, Length(tokens, part.pairs), self.settings, split)]
             source, target = zip(*pairs, strict=True)
             yield Row(" ".join(map(str, source)), " ".join(map(str, target)))

@@ -20,9 +20,9 @@ from attnkit.data.synthetic import word_tables
 
 VERSION = 1
 SIZES = {"train": 40000, "valid": 300, "test": 400, "ordered": 400, "coupled": 400}
-JOINED = 0.15
+COMBINED = 0.15
 """Probability of each further kind of question in training."""
-LIKE = 0.5
+SAME_KIND = 0.5
 """Share of the other passages that have the kind of fact in question, about other people."""
 WEIGHTS = tuple(1000 // (rank + 3) for rank in range(20))
 """Relative frequency of a value, by its rank in its list."""
@@ -31,7 +31,7 @@ WORDS = word_tables("passages")
 ORDER = ("First", "Second", "Third")
 RELATIONS: dict[str, list[str]] = WORDS["relations"]
 """Kinds of facts and their values, the most frequent first."""
-INSIDE = ("Animal", "Instrument", "Treasure", "Vehicle")
+ROOM_KINDS = ("Animal", "Instrument", "Treasure", "Vehicle")
 """Kinds of things in rooms."""
 RIVALS = 2
 """Number of other people about whom the right passage has the same kind of fact."""
@@ -97,7 +97,7 @@ class QuestionWriter:
 
     def coupled(self) -> QuestionStory:
         """Return two passages, the rooms of people and the contents of these rooms, and a question that needs both."""
-        kind = self._draw.choice(INSIDE)
+        kind = self._draw.choice(ROOM_KINDS)
         who = self._draw.sample(self._people, 2)
         rooms, values = self._values("Room", 2), self._values(kind, 2)
         parts = (self._passage("Room", who, rooms), self._passage(kind, rooms, values))
@@ -106,7 +106,7 @@ class QuestionWriter:
     def mixed(self) -> QuestionStory:
         """Return a question of any kind, with a single passage."""
         for write in (self.ordered, self.coupled):
-            if self._draw.chance(JOINED):
+            if self._draw.chance(COMBINED):
                 story = write()
                 return story._replace(parts=(" ".join(story.parts),))
         return self.single()
@@ -116,8 +116,8 @@ class QuestionWriter:
         others: list[str] = []
         kind = story.question.split()[0]
         while len(others) < contexts - 1:
-            like = self._draw.chance(LIKE) and kind in RELATIONS
-            other = self.single(kind if like else "")
+            same_kind = self._draw.chance(SAME_KIND) and kind in RELATIONS
+            other = self.single(kind if same_kind else "")
             if story.who[0] not in other.who and story.answer not in other.parts[0]:
                 others.append(other.parts[0])
         gold = self._draw.randrange(contexts)

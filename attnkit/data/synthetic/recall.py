@@ -21,7 +21,7 @@ from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
 from attnkit.recipe.corpus_cards import RowLength
 
-SIDES = tuple[list[str], list[str]]
+Sides = tuple[list[str], list[str]]
 """Words of the source and of the target."""
 BLANK, END, ASK = "_", ",", "?"
 SCATTERED = 8
@@ -32,32 +32,32 @@ def _words(count: int) -> list[str]:
     return [f"w{number}" for number in range(count)]
 
 
-FEW, SOME, MANY = _words(16), _words(32), _words(128)
+SELECTIVE_WORDS, COPY_WORDS, DISTINCT_WORDS = _words(16), _words(32), _words(128)
 """Vocabularies of selective copying, of copying, and of tasks whose words are all different."""
 
 
-def copy(draw: Draw, length: int) -> SIDES:
-    text = [draw.choice(SOME) for _ in range(length)]
+def copy(draw: Draw, length: int) -> Sides:
+    text = [draw.choice(COPY_WORDS) for _ in range(length)]
     return text, text
 
 
-def selective_copy(draw: Draw, length: int) -> SIDES:
-    text = [draw.choice(FEW) for _ in range(min(length, SCATTERED))]
+def selective_copy(draw: Draw, length: int) -> Sides:
+    text = [draw.choice(SELECTIVE_WORDS) for _ in range(min(length, SCATTERED))]
     source = [BLANK] * length
     for place, word in zip(sorted(draw.sample(range(length), len(text))), text, strict=True):
         source[place] = word
     return source, text
 
 
-def associative_recall(draw: Draw, length: int) -> SIDES:
-    chain = draw.sample(MANY, length)
+def associative_recall(draw: Draw, length: int) -> Sides:
+    chain = draw.sample(DISTINCT_WORDS, length)
     answer = [*chain[1:], chain[0]]
     pairs = draw.sample([*zip(chain, answer, strict=True)])
     return [part for pair in pairs for part in (*pair, END)] + [ASK, chain[0]], answer
 
 
-def induction(draw: Draw, length: int) -> SIDES:
-    row = draw.sample(MANY, length)
+def induction(draw: Draw, length: int) -> Sides:
+    row = draw.sample(DISTINCT_WORDS, length)
     start = draw.randrange(len(row) - 1)
     return [*row, ASK, row[start]], row[start + 1 :]
 

@@ -66,17 +66,17 @@ class ReportWriter:
             "theft": product(THINGS, CITIES),
         }
         self._owned = {
-            kind: [parts for parts in every if split_of("summarization", kind, *parts) == split]
-            for kind, every in combinations_of.items()
+            kind: [parts for parts in candidates if split_of("summarization", kind, *parts) == split]
+            for kind, candidates in combinations_of.items()
         }
         # An event can be in any city of which the split owns a combination.
         cities = {kind: set(sum(self._owned[kind], ())) for kind in self._events}
         cities["auction"] = set(CITIES)
         self._owned["event"] = [one for one in self._owned["event"] if one[1] in cities[one[0]]]
 
-    def _own(self, kind: str, holding: str = "") -> tuple[str, ...]:
+    def _draw_owned(self, kind: str, containing: str = "") -> tuple[str, ...]:
         """Return a combination that the split owns; if `holding` is given, one that contains it."""
-        return self._draw.choice([one for one in self._owned[kind] if holding in ("", *one)])
+        return self._draw.choice([parts for parts in self._owned[kind] if containing in ("", *parts)])
 
     def _others(self, items: Sequence[str], count: int, taken: str) -> list[str]:
         """Return `count` different items, without `taken`."""
@@ -88,20 +88,20 @@ class ReportWriter:
 
     def _people(self, count: int) -> list[Person]:
         """Return people with different names and jobs; the split owns the name of the first."""
-        first, last = self._own("name")
+        first, last = self._draw_owned("name")
         firsts = self._with_others(first, FIRST_NAMES, count - 1)
         lasts = self._with_others(last, LAST_NAMES, count - 1)
         jobs = self._draw.sample(JOBS, count)
         return [
-            Person(f"{one} {other}", "She" if one in WORDS["first_names"]["she"] else "He", job)
-            for one, other, job in zip(firsts, lasts, jobs, strict=True)
+            Person(f"{name} {surname}", "She" if name in WORDS["first_names"]["she"] else "He", job)
+            for name, surname, job in zip(firsts, lasts, jobs, strict=True)
         ]
 
     def _amounts(self) -> tuple[str, str, str, str]:
         """Return three amounts of an event, the largest first, and one that is larger still."""
-        first, second = self._own("amounts")
-        third = self._draw.choice([one for one in AMOUNTS if int(one) < int(second)])
-        larger = self._draw.choice([one for one in LARGER_AMOUNTS if int(one) > int(first)])
+        first, second = self._draw_owned("amounts")
+        third = self._draw.choice([amount for amount in AMOUNTS if int(amount) < int(second)])
+        larger = self._draw.choice([amount for amount in LARGER_AMOUNTS if int(amount) > int(first)])
         return first, second, third, larger
 
     def _sentence(self, event: str, part: str, **words: object) -> str:
@@ -116,7 +116,7 @@ class ReportWriter:
 
     def _auction(self, city: str, day: str) -> EventStory:
         """Return a sale of three pieces; the highest price counts."""
-        job, thing = self._own("auction")
+        job, thing = self._draw_owned("auction")
         jobs = self._with_others(job, JOBS, 2)
         *things, old = self._with_others(thing, THINGS, 3)
         *amounts, larger = self._amounts()
@@ -131,9 +131,9 @@ class ReportWriter:
     def _election(self, city: str, day: str) -> EventStory:
         """Return an election with three candidates for mayor; the one with most votes wins."""
         people = self._people(3)
-        job, _ = self._own("election", city)
+        job, _ = self._draw_owned("election", city)
         jobs = self._with_others(job, JOBS, 2)
-        people = [one._replace(job=work) for one, work in zip(people, jobs, strict=True)]
+        people = [person._replace(job=work) for person, work in zip(people, jobs, strict=True)]
         *amounts, larger = self._amounts()
         blocks = self._sentences("election", "votes", one=people, amount=amounts)
         return EventStory(
@@ -146,7 +146,7 @@ class ReportWriter:
 
     def _fire(self, city: str, day: str) -> EventStory:
         """Return a fire whose reported number of people hurt is corrected; the last number counts."""
-        building, _ = self._own("fire", city)
+        building, _ = self._draw_owned("fire", city)
         first, final, old = self._draw.sample(WORDS["counts"], 3)
         caller, other = self._people(1)[0], self._others(CITIES, 1, city)[0]
         numbers = self._sentence("fire", "hurt", first=first, final=final)
@@ -160,7 +160,7 @@ class ReportWriter:
 
     def _match(self, city: str, day: str) -> EventStory:
         """Return a football match, in which hosts and guests must be told apart."""
-        winner, loser = self._own("match", city)
+        winner, loser = self._draw_owned("match", city)
         guests = loser if winner == city else winner
         side, other = ("hosts", "guests") if winner == city else ("guests", "hosts")
         conceded, goals = self._draw.choice(SCORES)
@@ -179,7 +179,7 @@ class ReportWriter:
 
     def _storm(self, city: str, day: str) -> EventStory:
         """Return a storm that damages things of three kinds; the largest number counts."""
-        thing, _ = self._own("storm", city)
+        thing, _ = self._draw_owned("storm", city)
         *things, old = self._with_others(thing, DAMAGED, 3)
         *amounts, larger = self._amounts()
         blocks = self._sentences("storm", "damage", thing=things, amount=amounts)
@@ -194,21 +194,21 @@ class ReportWriter:
 
     def _theft(self, city: str, day: str) -> EventStory:
         """Return a theft with two suspects; the report names the one arrested by the job."""
-        thing, _ = self._own("theft", city)
+        thing, _ = self._draw_owned("theft", city)
         building = self._draw.choice(BUILDINGS)
         thief, other = self._people(2)
-        one, two = self._draw.sample((thief, other), 2)
+        first, second = self._draw.sample((thief, other), 2)
         old = self._others(THINGS, 1, thing)[0]
         return EventStory(
             f"{thief.name} arrested for theft of {thing} in {city}",
             self._sentence("theft", "opening", thing=thing, building=building, city=city, day=day),
-            (f"The police questioned {one.name}, a {one.job}, and {two.name}, a {two.job}.",),
+            (f"The police questioned {first.name}, a {first.job}, and {second.name}, a {second.job}.",),
             f"A year ago a {old} had been stolen there.",
             self._sentence("theft", "closing", thief=thief, other=other),
         )
 
     def row(self) -> Row:
-        event, city, day = self._own("event")
+        event, city, day = self._draw_owned("event")
         story = self._events[event](city, day)
         asides = self._draw.sample(WORDS["asides"], 1 + self._draw.randrange(2))
         middle = [*story.blocks, *asides]

@@ -72,7 +72,7 @@ class SentenceWriter:
 
     def _person(self, noun: Noun) -> Phrase:
         if noun in lexicon.KIN and self._draw.chance(0.2):
-            owner = self._draw.choice([one for one in lexicon.PERSONS if one not in lexicon.KIN])
+            owner = self._draw.choice([person for person in lexicon.PERSONS if person not in lexicon.KIN])
             return Phrase(noun, "the", False, self._adjective(noun, 0.3), owner=owner)
         article, plural = self._draw.weighted_choice(ARTICLES)
         return Phrase(noun, article, plural, self._adjective(noun, 0.4))
@@ -129,11 +129,11 @@ class SentenceWriter:
         kind = self._draw.weighted_choice(kinds)
         taken = beside.nouns if beside else ()
         nouns = lexicon.THINGS if kind in ("thing", "both") else lexicon.PERSONS
-        noun = self._draw.choice([one for one in nouns if one not in taken])
+        noun = self._draw.choice([candidate for candidate in nouns if candidate not in taken])
         verb = self._verb(kind, noun)
         if verb is None:
             return self._clause(tense, kinds=kinds, extras=extras, beside=beside)
-        others = [one for one in lexicon.PERSONS if one not in (noun, *taken)]
+        others = [candidate for candidate in lexicon.PERSONS if candidate not in (noun, *taken)]
         who, whom = self._draw.sample(others, 2)
         subject = self._person(noun if kind == "alone" else who)
         direct = None

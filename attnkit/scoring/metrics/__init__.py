@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 from attnkit.errors import DataError, UsageError
-from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metrics_that_read, not_of
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metric_refusal, metrics_that_read
 from attnkit.recipe.schema import EvalConfig, Recipe
 from attnkit.scoring.metrics import plugin_metrics
 from attnkit.scoring.metrics.answers import context_found
@@ -70,7 +70,7 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
 def check_known(names: Sequence[str], task: str, known: Sequence[str]) -> None:
     """Raise UsageError unless all metrics are among the `known` metrics of a task."""
     if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"metrics: {not_of(unknown[0], task, known)}")
+        raise UsageError(f"metrics: {metric_refusal(unknown[0], task, known)}")
 
 
 def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
