@@ -47,11 +47,9 @@ class SearchConfig(Section):
     def misfit(self) -> tuple[str, str]:
         """A key that contradicts another key, and the reason; two empty strings if there is none."""
         if self.n_best > self.width:
-            most = f"{self.method} search finds {self.width} at most; use a wider beam, or sample"
-            return "n_best", most
+            return "n_best", f"{self.method} search finds {self.width} at most; use a wider beam, or sample"
         if self.min_length >= self.max_length:
-            least = f"must be below max_length {self.max_length}, which counts the end token"
-            return "min_length", least
+            return "min_length", f"must be below max_length {self.max_length}, which counts the end token"
         return "", ""
 
 
@@ -95,7 +93,7 @@ class EvalConfig(Section):
     splits: Unique[Annotated[tuple[str, ...], Field(min_length=1)]] = ("test",)
     """Splits to evaluate on."""
     lengths: Annotated[Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")] = ()
-    """Lengths at which a split is scored.  Language modelling: the whole split in windows of so many tokens (empty:
+    """Lengths at which a split is scored.  Language modelling: the whole split, in windows of these lengths (empty:
     data.max_length).  Recall and tagging: rows of these lengths (empty: the lengths of the corpus)."""
     tokenize: Unique[BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)]] = "13a"
     """sacrebleu tokenizer, or a list for a BLEU score with each.  The first one also splits words for the other

@@ -121,19 +121,19 @@ def _typed(key: Key, given: Table[Key, Setting]) -> Any:
         raise UsageError(f"{text}; write [1] for one training, or [1, 2, 3] for three")
     if key[:2] != ATTENTION:
         return typed(node, type_of(key))
-    role, name = key[:3], key[3:]
+    role, option = key[:3], key[3:]
     mechanism = given[role].node if role in given else Scalar(DERIVED, AttentionConfig().name)
     assert isinstance(mechanism, Scalar)
     try:
         spec = mechanism_registry.facts(mechanism.text)
     except UsageError:
-        if name:
+        if option:
             return None  # the issue is reported for the mechanism
         raise
-    if name and name[0] not in spec.options:
-        raise UsageError(mechanism_registry.unknown_option(spec, name[0]))
-    if name:
-        return typed(node, mechanism_registry.option_type(spec.word, name[0]))
+    if option and option[0] not in spec.options:
+        raise UsageError(mechanism_registry.unknown_option(spec, option[0]))
+    if option:
+        return typed(node, mechanism_registry.option_type(spec.word, option[0]))
     options = [other[3] for other in given if other[:3] == role and len(other) > 3]
     missing = mechanism_registry.missing_options(spec, options)
     if missing and {*options} <= spec.options.keys():  # otherwise, an unknown option may be a misspelt required one

@@ -153,8 +153,8 @@ def row_length(name: str | None) -> RowLength | None:
 def load(name: str) -> Card:
     """Return the card of a corpus.  Raises RecipeError if it is missing (with the nearest name) or malformed."""
     if name not in names():
-        near = hint(name, names(), "`attnkit recipe list --corpora` lists them")
-        raise RecipeError(f"no corpus is called {quoted(name)}; {near}")
+        suggestion = hint(name, names(), "`attnkit recipe list --corpora` lists them")
+        raise RecipeError(f"no corpus is called {quoted(name)}; {suggestion}")
     path = files("attnkit.data") / "cards" / f"{name}.yaml"
     try:
         return Card.model_validate({"name": name, **yaml.safe_load(path.read_text("utf-8"))})

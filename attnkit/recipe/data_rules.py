@@ -61,20 +61,20 @@ def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
 
 def split_issues(data: DataConfig, scored: Sequence[str]) -> Iterator[Issue]:
     """Yield an issue for each split that training or scoring needs and that does not exist."""
-    named = available_splits(data)
+    available = available_splits(data)
     for split in ("train", "valid"):
-        if data.corpus is None and named and split not in named:
-            text = f"data.{named[0]} needs data.{split} beside it; name its file"
+        if data.corpus is None and available and split not in available:
+            text = f"data.{available[0]} needs data.{split} beside it; name its file"
             if split == "valid":
                 text += ", or take rows of data.train: data.split.valid=500"
-            yield text, f"data.{named[0]}"
+            yield text, f"data.{available[0]}"
     card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
     for split in scored:
         if card and split not in card.splits:
             text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
             yield text, "eval.splits"
-        elif not card and {"train", "valid"} <= {*named} and split not in named:
-            text = f"names {quoted(split)}; there are {', '.join(named)}"
+        elif not card and {"train", "valid"} <= {*available} and split not in available:
+            text = f"names {quoted(split)}; there are {', '.join(available)}"
             yield text, "eval.splits"
 
 

@@ -80,7 +80,7 @@ class Part(NamedTuple):
 def part(word: str, composite: str) -> MechanismSpec:
     """Return the facts of a mechanism as a part of a composite.
 
-    A mixed part has only the options of the mechanism itself; a part with a layer of its own has all options. Raises
+    A mixed part has only the options of the mechanism itself; a part with a layer of its own has all options.  Raises
     UsageError if the word is unknown or the mechanism cannot be a part.
     """
     spec, layered = facts(word), facts(composite).layered
@@ -307,13 +307,13 @@ def plug_in(path: str | Path) -> str:
 
 
 def plugged() -> dict[str, Path]:
-    """Return word -> file of everything that `plug_in` added, metrics included."""
+    """Return the files that `plug_in` added, by word, metrics included."""
     return _plugged | metric_files()
 
 
 @cache
 def faults() -> dict[str, str]:
-    """Return word -> reason for mechanisms of installed packages that cannot be used."""
+    """Return why mechanisms of installed packages cannot be used, by word."""
     reasons = {}
     for word, entry in installed().items():
         try:

@@ -1,6 +1,6 @@
 """Declarations of all metrics.
 
-`eval.metrics`, `train.monitor` and tables are made from these entries; docs/metrics.md has definitions and sources. A
+`eval.metrics`, `train.monitor` and tables are made from these entries; docs/metrics.md has definitions and sources.  A
 metric is computed by a function of its family, `attnkit/scoring/metrics/<family>.py`.
 """
 
@@ -134,7 +134,7 @@ def metric_refusal(name: str, task: str, known: Sequence[str]) -> str:
 
 
 def direction_note(name: str) -> str:
-    """Return the text that follows a metric's title, such as " (lower is better)"; empty if nothing is unusual."""
+    """Return the text that follows a metric's title, such as " (lower is better)", or ""."""
     facts = metric_facts(name)
     notes = {"lower": "lower is better", "neither": "neither higher nor lower is better"}
     parts = [notes.get(facts.better, ""), "" if facts.resampled else "tested over seeds alone"]
@@ -191,7 +191,7 @@ def plug_in_metric(path: Path, name: str) -> None:
 
 
 def metric_files() -> dict[str, Path]:
-    """Return metric -> file of everything that was plugged in."""
+    """Return the files of plugged-in metrics, by name."""
     return dict(_files)
 
 

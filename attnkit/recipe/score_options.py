@@ -39,8 +39,8 @@ class LayerOptions(NamedTuple):
     """Divide the output of each head by its root mean square, times a learned scale for each channel, before the
     output gate (RMSNorm; as in the layers of Sun et al. 2023 and Yang et al. 2024)."""
     short_conv: Annotated[int, Field(ge=2, le=32)] | None = None
-    """Self-attention: a causal depthwise convolution over so many tokens, followed by SiLU, on queries, keys and
-    values (4 in Yang et al. 2024)."""
+    """Self-attention: width in tokens of a causal depthwise convolution, followed by SiLU, on queries, keys and values
+    (4 in Yang et al. 2024)."""
     exclusive: bool = False
     """Self-attention: subtract from the output of a head tanh(a) times its component along the token's own value,
     where a is learned for each head (Zhai 2026, with 1 instead of tanh(a))."""

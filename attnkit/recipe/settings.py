@@ -59,11 +59,11 @@ class Settings:
         if key == TENSORBOARD and isinstance(node, Scalar) and node.text in ("true", "false"):
             log = [Scalar(node.place, key[-1])] if node.text == "true" else []
             key, node = ("train", "log_to"), Sequence(node.place, [*log])
-        known = next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
-        kind, below = SCHEMA[known], key[len(known) :]
-        if below and (kind is not AttentionConfig or len(below) > 1):
-            self._issues.add(place, key, partial(unknown, key, known))
-        elif isinstance(kind, FieldInfo) or (below and below != ("name",)):
+        prefix = next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
+        kind, rest = SCHEMA[prefix], key[len(prefix) :]
+        if rest and (kind is not AttentionConfig or len(rest) > 1):
+            self._issues.add(place, key, partial(unknown, key, prefix))
+        elif isinstance(kind, FieldInfo) or (rest and rest != ("name",)):
             self._check_duplicate(key, place)
             # Training files replace a corpus set earlier (in an extended file, above the variants, or earlier on the
             # command line), and a corpus replaces files.  Set in one file or variant, both stay and are refused.
@@ -74,9 +74,9 @@ class Settings:
             self.values[key] = Setting(node, place)
         elif kind in (Layers, Roles, AttentionConfig):
             self._check_duplicate(key, place)
-            for other in [other for other in self.values if other[: len(known)] == known]:
+            for other in [other for other in self.values if other[: len(prefix)] == prefix]:
                 del self.values[other]
-            self._expand(known, place, node)
+            self._expand(prefix, place, node)
         elif isinstance(node, Mapping):
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
@@ -163,15 +163,15 @@ def all_keys() -> tuple[Key, ...]:
     return tuple(key for key, kind in SCHEMA.items() if kind is AttentionConfig or not isinstance(kind, type))
 
 
-def unknown(key: Key, known: Key) -> str:
-    """Return why a key is refused, and which one was probably meant; `known` is the part that exists."""
-    word, section = key[len(known)], SCHEMA[known]
+def unknown(key: Key, prefix: Key) -> str:
+    """Return why a key is refused, and which one was probably meant; `prefix` is the part that exists."""
+    word, section = key[len(prefix)], SCHEMA[prefix]
     name, colon, value = word.partition(":")
     if isinstance(section, FieldInfo) or section is AttentionConfig:
-        return f"unknown key: {dotted(known)} has no such keys below it; set it as a whole"
+        return f"unknown key: {dotted(prefix)} has no such keys below it; set it as a whole"
     if colon and value:
         return f"unknown key; a space must follow the colon: {name}: {value}"
-    if not known and word in FILE_KEYS:
+    if not prefix and word in FILE_KEYS:
         return "stands only at the top of a recipe file, nested, not in a variant or an override"
     if suggestion := KEYS.get(".".join(key)) or KEYS.get(word):
         return f"unknown key; write {suggestion}"
@@ -179,13 +179,13 @@ def unknown(key: Key, known: Key) -> str:
     if sections:
         where = " or ".join(dotted(home) or "the top level" for home in sections)
         return f"unknown key: this key belongs under {where}"
-    names = [*section.model_fields, *(() if known else FILE_KEYS)]
+    names = [*section.model_fields, *(() if prefix else FILE_KEYS)]
     others = {key[-1]: key for key in all_keys()}
     if close := nearest(word, names):
-        meant = (*known, close, *key[len(known) + 1 :])
-        meant = meant if meant in all_keys() else (*known, close)
+        meant = (*prefix, close, *key[len(prefix) + 1 :])
+        meant = meant if meant in all_keys() else (*prefix, close)
         return f"unknown key; did you mean {dotted(meant)}?"
     if close := nearest(word, others, cutoff=0.8):
         return f"unknown key; did you mean {dotted(others[close])}?"
-    place = f"under {dotted(known)}" if known else "at the top"
+    place = f"under {dotted(prefix)}" if prefix else "at the top"
     return f"unknown key; {place} there are {', '.join(names[:10])}{', ...' * (len(names) > 10)}"

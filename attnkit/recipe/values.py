@@ -66,7 +66,7 @@ class OnlyWith:
     """Tag in the type of a key that is read only if another key has one of some values.
 
     A resolved recipe has all keys, for any type of model, loss or search, and digests of runs are computed from it.
-    Therefore the members of these unions are keys side by side, each with a tag.
+    Therefore alternatives are keys side by side, each with a tag, instead of members of a union.
     """
 
     def __init__(self, key: str, *values: str) -> None:
@@ -74,7 +74,7 @@ class OnlyWith:
 
 
 def shown(value: Any, max_length: int = 80) -> str:
-    """Format a value as in a recipe, on one line; texts are cut to `most` characters."""
+    """Format a value as in a recipe, on one line; texts are cut to `max_length` characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):

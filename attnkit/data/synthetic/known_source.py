@@ -90,8 +90,8 @@ class ChainSource(KnownSource):
 
     def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
         last = [(word[:2], word[2:]) for word in before[-2:]]
-        known = all(part in SYLLABLES for word in last for part in word)
-        if not known or (len(last) == 2 and last[0][1] != last[1][0]):
+        valid = all(part in SYLLABLES for word in last for part in word)
+        if not valid or (len(last) == 2 and last[0][1] != last[1][0]):
             raise UsageError(f"{quoted(' '.join(before))}: no line has these words in a row")
         share = 1 / len(SYLLABLES)
         if len(last) == 2:

@@ -69,10 +69,10 @@ def recall(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
     # Draws without replacement from p(gap) ~ gap^-0.99: the largest of u^(1/p) (Efraimidis and Spirakis 2006).
     weights = ((draw.uniform() ** (gap**0.99), gap) for gap in range(1, space + 1))
     gaps = [gap - 1 for _, gap in sorted(weights, reverse=True)[: length.pairs]]
-    asked = dict(zip(gaps, zip(keys, values, strict=True), strict=True))
+    queries = dict(zip(gaps, zip(keys, values, strict=True), strict=True))
     for place in range(2 * space):
-        if place % 2 == 0 and place // 2 in asked:
-            yield asked[place // 2]
+        if place % 2 == 0 and place // 2 in queries:
+            yield queries[place // 2]
         else:
             yield draw.randrange(settings.vocabulary) if settings.random_fill else 0, NOTHING
 
@@ -94,7 +94,7 @@ def memorization(draw: Draw, length: Length, settings: Marked, split: str) -> Pa
 
 def in_context(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
     tokens = settings.vocabulary - settings.noise_tokens
-    half, known, row = tokens // 2, dict[int, int](), list[tuple[int, bool]]()
+    half, seen, row = tokens // 2, dict[int, int](), list[tuple[int, bool]]()
     pairs = length.tokens // 2
     clean_pair = draw.randrange(pairs)  # index of a pair that is not noise
     for pair in range(pairs - 1):
@@ -102,17 +102,17 @@ def in_context(draw: Draw, length: Length, settings: Marked, split: str) -> Pair
             row += [(draw.randint(tokens, settings.vocabulary - 1), False) for _ in range(2)]
             continue
         key = draw.randrange(half)
-        row += [(key, False), (known.get(key, draw.randint(half, tokens - 1)), key in known)]
-        known[key] = row[-1][0]
-    key = draw.choice([*known] or [0])
-    row += [(key, False), (known.get(key, half), True)]
+        row += [(key, False), (seen.get(key, draw.randint(half, tokens - 1)), key in seen)]
+        seen[key] = row[-1][0]
+    key = draw.choice([*seen] or [0])
+    row += [(key, False), (seen.get(key, half), True)]
     yield from _shifted(row, split)
 
 
 def fuzzy(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
     pad = settings.vocabulary - 1
     half, longest = pad // 2, 3
-    known, row = dict[tuple[int, ...], tuple[int, ...]](), list[tuple[int, bool]]()
+    seen, row = dict[tuple[int, ...], tuple[int, ...]](), list[tuple[int, bool]]()
 
     def motif(low: int, high: int, size: int) -> tuple[int, ...]:
         return tuple(low + place for place in draw.distinct(high - low, size))
@@ -127,11 +127,11 @@ def fuzzy(draw: Draw, length: Length, settings: Marked, split: str) -> Pairs:
     end = length.tokens - len(probe) - len(answer)
     start = draw.randrange(end - len(probe) - len(answer))
     while len(row) < end - 2 * longest:
-        first = len(row) >= start and probe not in known
+        first = len(row) >= start and probe not in seen
         source = probe if first else key()
-        target = known.get(source) or (answer if source == probe else value())
-        row += [(token, False) for token in source] + [(token, source in known) for token in target]
-        known[source] = target
+        target = seen.get(source) or (answer if source == probe else value())
+        row += [(token, False) for token in source] + [(token, source in seen) for token in target]
+        seen[source] = target
     row += [(token, False) for token in probe] + [(token, True) for token in answer]
     yield from _shifted([(pad, False)] * (length.tokens + 1 - len(row)) + row, split)
 

@@ -65,11 +65,11 @@ class QuestionWriter:
 
     def _values(self, kind: str, count: int) -> list[str]:
         """Return different values of a kind; values early in the list are more frequent."""
-        left = list(zip(RELATIONS[kind], WEIGHTS, strict=True))
+        remaining = list(zip(RELATIONS[kind], WEIGHTS, strict=True))
         values: list[str] = []
         for _ in range(count):
-            values.append(self._draw.weighted_choice(left))
-            left = [pair for pair in left if pair[0] != values[-1]]
+            values.append(self._draw.weighted_choice(remaining))
+            remaining = [pair for pair in remaining if pair[0] != values[-1]]
         return values
 
     def _passage(self, kind: str, owners: Sequence[str], values: Sequence[str], *more: str) -> str:

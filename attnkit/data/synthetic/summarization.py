@@ -72,10 +72,10 @@ class ReportWriter:
         # An event can be in any city of which the split owns a combination.
         cities = {kind: set(sum(self._owned[kind], ())) for kind in self._events}
         cities["auction"] = set(CITIES)
-        self._owned["event"] = [one for one in self._owned["event"] if one[1] in cities[one[0]]]
+        self._owned["event"] = [event for event in self._owned["event"] if event[1] in cities[event[0]]]
 
     def _draw_owned(self, kind: str, containing: str = "") -> tuple[str, ...]:
-        """Return a combination that the split owns; if `holding` is given, one that contains it."""
+        """Return a combination that the split owns; if `containing` is given, one that contains it."""
         return self._draw.choice([parts for parts in self._owned[kind] if containing in ("", *parts)])
 
     def _others(self, items: Sequence[str], count: int, taken: str) -> list[str]:
@@ -193,7 +193,7 @@ class ReportWriter:
         )
 
     def _theft(self, city: str, day: str) -> EventStory:
-        """Return a theft with two suspects; the report names the one arrested by the job."""
+        """Return a theft with two suspects; the report names the thief only by the job."""
         thing, _ = self._draw_owned("theft", city)
         building = self._draw.choice(BUILDINGS)
         thief, other = self._people(2)
