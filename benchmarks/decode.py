@@ -73,15 +73,15 @@ def operations(model: Model, beams: int = 5, steps: int = 10) -> list[tuple[str,
     reader = FastDecoder.of(model)
     assert reader is not None
     block, count, width = reader.blocks[0], len(reader.blocks), reader.embedding.width
-    heads = block.own.heads
+    heads = block.self_attention.heads
     x, inner = torch.randn(beams, width), block.up(torch.randn(beams, width))
     q, keys = torch.randn(heads, beams, width // heads), torch.randn(heads, 48, width // heads)
     bias, weights = torch.zeros(1, beams, 48), torch.zeros(heads, beams, 48)
     scores = predict(reader, x)
     parts: list[tuple[str, int, Callable[[], object]]] = [
         ("normalisation", 3 * count + 1, lambda: torch.layer_norm(x, *block.norms[0])),
-        ("queries, keys, values", count, lambda: block.own.input(x)),
-        ("other products of attention", 3 * count, lambda: block.own.output(x)),
+        ("queries, keys, values", count, lambda: block.self_attention.input(x)),
+        ("other products of attention", 3 * count, lambda: block.self_attention.output(x)),
         ("feed-forward, two products", count, lambda: block.down(block.up(x))),
         ("its function", count, lambda: block.function(inner)),
         ("scores", 2 * count, lambda: torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=0.2)),

@@ -35,20 +35,20 @@ mechanisms/stick_breaking.py: mul_(scores.sigmoid()) => mul_(weights)
 mechanisms/entmax.py: NEWTON, BISECTIONS = 16, => NEWTON, BISECTIONS = 3,
 mechanisms/entmax.py: derivative = weights.sqrt() => derivative = weights
 # attention/test_blocks.py
-ops/recomputed_blocks.py: torch.set_rng_state(cpu) => pass
+ops/recomputed_blocks.py: torch.set_rng_state(cpu_state) => pass
 ops/recomputed_blocks.py: ctx.autocast, torch.enable_grad() => torch.enable_grad()
-ops/recomputed_blocks.py: torch.enable_grad(), again => torch.enable_grad()
-ops/recomputed_blocks.py: into[place] += one => into[place] = one
-ops/recomputed_blocks.py: return one + other => return one
-ops/recomputed_blocks.py: own if bias is not None and => slice(None) if bias is not None and
+ops/recomputed_blocks.py: torch.enable_grad(), current_parameters => torch.enable_grad()
+ops/recomputed_blocks.py: block_totals[index] += grad_part => block_totals[index] = grad_part
+ops/recomputed_blocks.py: return a + b => return a
+ops/recomputed_blocks.py: queries if bias is not None and => slice(None) if bias is not None and
 ops/grouped_heads.py: if heads != weights.shape[1]: => if False:
 # mechanisms/test_path.py
 ops/recomputed_chunks.py: torch.set_rng_state(cpu) => pass
-ops/recomputed_chunks.py: into += one => into = one
+ops/recomputed_chunks.py: total += part => total = part
 # ops/test_delta_chunks.py
 ops/delta_chunks.py: diagonal(dim1=2, dim2=3).zero_() => diagonal(dim1=2, dim2=3)
 ops/delta_chunks.py: (ends[c] * dstate).sum((1, 2)) => 0
-ops/delta_chunks.py: (k, shared + by_left, => (k, shared,
+ops/delta_chunks.py: (k, by_k + by_erase_keys, => (k, by_k,
 # recipe/test_score_options.py
 attention/scored.py: total + prior => total - prior
 attention/scored.py: seen.log() / => seen /

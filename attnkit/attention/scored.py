@@ -16,7 +16,7 @@ from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.ops.grouped_heads import mix, repeat_heads
 from attnkit.ops.recomputed_blocks import RowBlock, recomputed
-from attnkit.ops.score_chunks import Hidden, ScoreChunk, Weighing, chunked_mix
+from attnkit.ops.score_chunks import ScoreChunk, ScoreMask, Weighing, chunked_mix
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 LONG, BLOCK, DEVICE_BLOCK = 2**23, 2**20, 2**24
@@ -111,10 +111,10 @@ class Scored(Attention):
                 mask.part(chunk.queries.start, chunk.queries.stop, chunk.seen.stop).of_rows(chunk.rows)
             )
 
-        same_for_rows = all(len(x) == 1 for x in mask[:3])
-        hidden = Hidden(allowed, same_for_rows, causal, offset)
+        same_rows = all(len(x) == 1 for x in mask[:3])
+        score_mask = ScoreMask(allowed, same_rows, causal, offset)
         bias = None if bias is None else bias.expand(-1, -1, queries, v.shape[2])
-        return chunked_mix(weighing, hidden, scale, q, keys, values, bias, parameter)
+        return chunked_mix(weighing, score_mask, scale, q, keys, values, bias, parameter)
 
     def added(
         self, call: AttentionCall, keys: Float[Tensor, "B H S M"] | None, state: State

@@ -79,7 +79,7 @@ class Pattern(Scored):
             return None  # for `weights`: the values are the identity
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
-        if queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys:
+        if queries * keys <= PLAIN_UP_TO or queries <= sliding_window.MIN_QUERIES < keys:
             if q.device.type != "cpu" or not fuses_short(q) or few_scores(q, k):
                 return None
             return F.scaled_dot_product_attention(q, k, v, self.allowed(mask))

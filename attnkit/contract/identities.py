@@ -17,21 +17,21 @@ from attnkit.contract.subject import (
     Broken,
     NotApplicable,
     Subject,
-    close,
-    everything,
+    check_close,
     gradients,
-    inputs,
+    no_padding,
+    random_inputs,
     random_like,
-    up_to,
+    right_padded,
 )
 from attnkit.errors import UsageError
 
 LENGTHS = (1, 2, 7, 64, 65, 300)
 STEPS, DIFFERENCE_ERROR = (1e-6, 1e-8), 1e-5
 """Steps of finite differences, two because a kink may lie within a step, and their maximum relative error."""
-SHORT = 1e-3
+FLOAT32_ERROR = 1e-3
 """Maximum error of float32, relative to the largest value; most mechanisms are within 1e-6."""
-WORKED = 5e-7
+WORKED_ERROR = 5e-7
 """Maximum error of worked numbers, which have six decimals."""
 
 
@@ -39,15 +39,15 @@ def finite(subject: Subject) -> Iterator[float]:
     """Check outputs and gradients in training mode, in float32 and bfloat16, with large values in the padding."""
     for dtype in (torch.float32, torch.bfloat16):
         layer = subject.copy(dtype).train()
-        valid = up_to(33, 28)
-        spread = torch.where(valid, 4.0, 50.0).unsqueeze(-1)
-        x = (inputs(2, 33) * spread).to(dtype).requires_grad_()
+        valid = right_padded(33, 28)
+        scale = torch.where(valid, 4.0, 50.0).unsqueeze(-1)
+        x = (random_inputs(2, 33) * scale).to(dtype).requires_grad_()
         y = subject.real_outputs(layer, x, valid).float()
         if not y.isfinite().all():
             raise Broken(f"{dtype}: the answer is not finite")
-        named = {"the input": x} | dict(layer.named_parameters())
-        grads = torch.autograd.grad(y.square().sum(), [*named.values()], allow_unused=True)
-        for name, grad in zip(named, grads, strict=True):
+        tensors = {"the input": x} | dict(layer.named_parameters())
+        grads = torch.autograd.grad(y.square().sum(), [*tensors.values()], allow_unused=True)
+        for name, grad in zip(tensors, grads, strict=True):
             if grad is None:
                 raise Broken(f"{dtype}: {name} has no gradient")
             if not grad.isfinite().all():
@@ -57,33 +57,33 @@ def finite(subject: Subject) -> Iterator[float]:
 
 def precise(subject: Subject) -> Iterator[float]:
     """Compare outputs and gradients in float32 to float64 with the same weights and tokens."""
-    short = subject.copy(torch.float32)
+    float32_layer = subject.copy(torch.float32)
     for length in (7, 300):
-        valid = up_to(length)
-        x, found = inputs(1, length).float(), []
-        for layer, tokens in ((short, x), (copy.deepcopy(short).double(), x.double())):
+        valid = right_padded(length)
+        x, results = random_inputs(1, length).float(), []
+        for layer, tokens in ((float32_layer, x), (copy.deepcopy(float32_layer).double(), x.double())):
             tokens.requires_grad_()
             y = subject.real_outputs(layer, tokens, valid)
             (grad,) = gradients(y, [tokens])
             assert grad is not None
-            found.append((y.double(), grad.double()))
-        for part, got, expected in zip(("forward", "gradient"), *found, strict=True):
-            yield close(got, expected, f"length {length}, {part}", SHORT)
+            results.append((y.double(), grad.double()))
+        for part, actual, expected in zip(("forward", "gradient"), *results, strict=True):
+            yield check_close(actual, expected, f"length {length}, {part}", FLOAT32_ERROR)
 
 
 def gradient_check(subject: Subject) -> Iterator[float]:
     """Compare the derivative along a random direction of tokens and parameters to a finite difference."""
     for length in (7, 300):
-        x, valid = inputs(2, length), up_to(length, length - 3)
+        x, valid = random_inputs(2, length), right_padded(length, length - 3)
         leaves = [x.requires_grad_(), *subject.layer.parameters()]
-        ways = [random_like(leaf) for leaf in leaves]
+        directions = [random_like(leaf) for leaf in leaves]
         grads = gradients(subject.real_outputs(subject.layer, x, valid), leaves)
         derivative = x.new_zeros(())
-        for part, way in zip(grads, ways, strict=True):
-            derivative += 0 if part is None else (part * way).sum()
+        for part, direction in zip(grads, directions, strict=True):
+            derivative += 0 if part is None else (part * direction).sum()
         error = math.inf
         for step in STEPS:
-            difference = _difference(subject, x, ways, valid, step)
+            difference = _difference(subject, x, directions, valid, step)
             scale = max(1.0, difference.abs().item())
             error = min(error, (derivative - difference).abs().item() / scale)
             if error <= DIFFERENCE_ERROR:
@@ -94,16 +94,16 @@ def gradient_check(subject: Subject) -> Iterator[float]:
 
 
 @torch.no_grad()
-def _difference(subject: Subject, x: Tensor, ways: Sequence[Tensor], valid: Tensor, step: float) -> Tensor:
-    """Return the derivative of the random sum along `ways` by central differences."""
-    ends = []
-    for along in (step, -step):
-        moved = subject.copy()
-        for parameter, way in zip(moved.parameters(), ways[1:], strict=True):
-            parameter.add_(along * way)
-        y = subject.real_outputs(moved, x + along * ways[0], valid)
-        ends.append((y * random_like(y)).sum())
-    return (ends[0] - ends[1]) / (2 * step)
+def _difference(subject: Subject, x: Tensor, directions: Sequence[Tensor], valid: Tensor, step: float) -> Tensor:
+    """Return the derivative of the random sum along `directions` by central differences."""
+    sums = []
+    for signed_step in (step, -step):
+        copy_ = subject.copy()
+        for parameter, direction in zip(copy_.parameters(), directions[1:], strict=True):
+            parameter.add_(signed_step * direction)
+        y = subject.real_outputs(copy_, x + signed_step * directions[0], valid)
+        sums.append((y * random_like(y)).sum())
+    return (sums[0] - sums[1]) / (2 * step)
 
 
 def multiplies(subject: Subject) -> Iterator[float]:
@@ -112,10 +112,10 @@ def multiplies(subject: Subject) -> Iterator[float]:
         raise NotApplicable("its tokens have several values each")
     for length in LENGTHS:
         batch = 2 if length < 100 else 1
-        x, mask = inputs(batch, length), subject.mask(everything(batch, length), length)
-        y = subject.answer(subject.layer, x, mask.valid, mask)
+        x, mask = random_inputs(batch, length), subject.mask(no_padding(batch, length), length)
+        y = subject.output(subject.layer, x, mask.valid, mask)
         maps = subject.weights(x, mask)
-        yield close(subject.mixed(maps, x, mask), y, f"length {length}")
+        yield check_close(subject.apply_maps(maps, x, mask), y, f"length {length}")
 
 
 def rows(subject: Subject) -> Iterator[float]:
@@ -123,36 +123,36 @@ def rows(subject: Subject) -> Iterator[float]:
     if not subject.layer.mechanism.normalised:
         raise NotApplicable("it declares that its rows do not sum to 1")
     for length in (1, 7, 65):
-        mask = subject.mask(everything(1, length))
-        sums = subject.weights(inputs(1, length), mask).sum(-1)
-        yield close(sums, torch.ones_like(sums), f"length {length}")
+        mask = subject.mask(no_padding(1, length))
+        sums = subject.weights(random_inputs(1, length), mask).sum(-1)
+        yield check_close(sums, torch.ones_like(sums), f"length {length}")
 
 
 def lengths(subject: Subject) -> Iterator[float]:
     """Compare more and fewer queries than keys to calls with each query alone."""
     for queries, keys in ((1, 9), (3, 1), (5, 13), (20, 13), (3, 130)):
-        x, memory = inputs(2, queries), inputs(2, keys)
-        where = f"{queries} queries, {keys} keys"
-        mask, one = Mask.cross(everything(2, keys), queries), Mask.cross(everything(2, keys), 1)
+        x, memory = random_inputs(2, queries), random_inputs(2, keys)
+        location = f"{queries} queries, {keys} keys"
+        mask, single = Mask.cross(no_padding(2, keys), queries), Mask.cross(no_padding(2, keys), 1)
         y = subject.layer(x, mask, memory=memory).y
-        alone = [subject.layer(x[:, i : i + 1], one, memory=memory).y for i in range(queries)]
-        yield close(y, torch.cat(alone, 1), where)
+        alone = [subject.layer(x[:, i : i + 1], single, memory=memory).y for i in range(queries)]
+        yield check_close(y, torch.cat(alone, 1), location)
         maps = subject.layer.weights(x, mask, memory=memory)
-        yield close(subject.mixed(maps, memory, mask), y, where)
+        yield check_close(subject.apply_maps(maps, memory, mask), y, location)
 
 
 def empty(subject: Subject) -> Iterator[float]:
     """Check the map, the output and the gradients of a row without visible keys."""
-    layer, valid = subject.layer, everything(2, 6)
+    layer, valid = subject.layer, no_padding(2, 6)
     valid[1] = False
-    x = inputs(2, 6).requires_grad_()
+    x = random_inputs(2, 6).requires_grad_()
     maps = subject.weights(x, subject.mask(valid))[1]
     if (largest := maps.abs().max().item()) > 0:
         raise Broken(f"a query without keys has the weight {largest:.2g}, 0 is right", largest)
-    y = subject.answer(layer, x, valid)
-    nothing = layer.o(torch.zeros_like(y[1]))
-    if not torch.equal(y[1], nothing):
-        error = (y[1] - nothing).abs().max().item()
+    y = subject.output(layer, x, valid)
+    zero_output = layer.o(torch.zeros_like(y[1]))
+    if not torch.equal(y[1], zero_output):
+        error = (y[1] - zero_output).abs().max().item()
         raise Broken(f"a query without keys answers {error:.2g}, 0 is right", error)
     grads = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()], allow_unused=True)
     if not all(grad is None or grad.isfinite().all() for grad in grads):
@@ -162,11 +162,11 @@ def empty(subject: Subject) -> Iterator[float]:
 
 def bias(subject: Subject) -> Iterator[float]:
     """Compare weights with a bias or with earlier scores (`prior`) to the weights times exp(bias)."""
-    valid = up_to(9, 5)
-    x, mask = inputs(2, 9), subject.mask(valid)
+    valid = right_padded(9, 5)
+    x, mask = random_inputs(2, 9), subject.mask(valid)
     queries = QUERIES if subject.role == "cross" else 9
-    drawn = torch.Generator().manual_seed(1)
-    added = torch.randn(2, HEADS, queries, 9, generator=drawn, dtype=x.dtype)
+    generator = torch.Generator().manual_seed(1)
+    added = torch.randn(2, HEADS, queries, 9, generator=generator, dtype=x.dtype)
     if not isinstance(subject.layer.mechanism, Scored):
         for name in ("bias", "prior"):
             try:
@@ -182,29 +182,29 @@ def bias(subject: Subject) -> Iterator[float]:
     plain = subject.weights(x, mask) * added.exp()
     expected = _normalised(plain)
     for name in ("bias", "prior"):
-        yield close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
+        yield check_close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
 
 
 def _other_bias(subject: Subject, x: Tensor, mask: Mask, added: Tensor) -> Iterator[float]:
     """Compare the scores that `normalise` gets with and without a bias, if it is not a plain softmax."""
     mechanism: Any = subject.layer.mechanism
-    seen = list[Tensor]()
+    recorded = list[Tensor]()
 
-    def noted(scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
-        seen.append(scores)
+    def record(scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
+        recorded.append(scores)
         weights: Tensor = type(mechanism).normalise(mechanism, scores, mask, raw_scores)
         return weights
 
-    mechanism.normalise = noted
+    mechanism.normalise = record
     try:
-        for given in ({}, {"bias": added}, {"prior": added}):
-            subject.weights(x, mask, **given)
+        for arguments in ({}, {"bias": added}, {"prior": added}):
+            subject.weights(x, mask, **arguments)
     finally:
         del mechanism.normalise
-    plain, *more = seen
+    plain, *biased = recorded
     expected = added.repeat(1, plain.shape[1] // added.shape[1], 1, 1)
-    for name, scores in zip(("bias", "prior"), more, strict=True):
-        yield close(scores - plain, expected, name)
+    for name, scores in zip(("bias", "prior"), biased, strict=True):
+        yield check_close(scores - plain, expected, name)
 
 
 def _normalised(maps: Tensor) -> Tensor:
@@ -214,23 +214,23 @@ def _normalised(maps: Tensor) -> Tensor:
 
 def worked(subject: Subject) -> Iterator[float]:
     """Compare the worked number of the class to the hand calculation."""
-    kind = type(subject.layer.mechanism)
-    if (found := kind.worked_number()) is None:
-        if kind.__module__.startswith(f"{mechanisms.__name__}."):
+    mechanism_class = type(subject.layer.mechanism)
+    if (numbers := mechanism_class.worked_number()) is None:
+        if mechanism_class.__module__.startswith(f"{mechanisms.__name__}."):
             raise Broken("its class has no worked number; each file in attnkit/mechanisms has one")
         raise NotApplicable("its class has no worked number")
-    yield close(*found, "the worked number", WORKED)
+    yield check_close(*numbers, "the worked number", WORKED_ERROR)
 
 
 def limits(subject: Subject) -> Iterator[float]:
     """Check that roles and lengths beyond the declared limits are refused."""
     facts = subject.facts
-    if not possible(subject):
+    if not supports_role(subject):
         _refuses(lambda: subject.build(subject.role == "cross", subject.causal), f"the role {subject.role}", facts.why)
         if subject.role != "cross":
             layer = subject.build(False, not subject.causal).double()
-            mask, kind = subject.mask(everything(1, 3)), "" if subject.causal else "not "
-            _refuses(lambda: layer(inputs(1, 3), mask), f"a mask that is {kind}causal", facts.why)
+            mask, negation = subject.mask(no_padding(1, 3)), "" if subject.causal else "not "
+            _refuses(lambda: layer(random_inputs(1, 3), mask), f"a mask that is {negation}causal", facts.why)
         yield 0.0
         return
     limit = subject.layer.mechanism.limit
@@ -239,30 +239,32 @@ def limits(subject: Subject) -> Iterator[float]:
     if not isinstance(limit, int):
         raise Broken(f"the limit of a built layer must be a number, got {limit!r}")
     with torch.no_grad():
-        x, mask = inputs(1, limit), subject.mask(everything(1, limit))
-        subject.answer(subject.layer, x, mask.valid, mask)
-        longer, beyond = inputs(1, limit + 1), subject.mask(everything(1, limit + 1))
+        x, mask = random_inputs(1, limit), subject.mask(no_padding(1, limit))
+        subject.output(subject.layer, x, mask.valid, mask)
+        longer, longer_mask = random_inputs(1, limit + 1), subject.mask(no_padding(1, limit + 1))
         _refuses(
-            lambda: subject.answer(subject.layer, longer, beyond.valid, beyond), f"{limit + 1} tokens", str(limit)
+            lambda: subject.output(subject.layer, longer, longer_mask.valid, longer_mask),
+            f"{limit + 1} tokens",
+            str(limit),
         )
     yield 0.0
 
 
-def possible(subject: Subject) -> bool:
+def supports_role(subject: Subject) -> bool:
     """Return whether the mechanism declares support for the role."""
     facts = subject.facts
-    able = {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}
-    return able[subject.role]
+    supported = {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}
+    return supported[subject.role]
 
 
-def _refuses(action: Callable[[], Any], what: str, reason: str) -> None:
+def _refuses(action: Callable[[], Any], case: str, reason: str) -> None:
     """Raise Broken unless the action raises UsageError or ValueError with the reason."""
     if not reason:
-        raise Broken(f"`why` must say why {what} is refused, and is empty")
+        raise Broken(f"`why` must say why {case} is refused, and is empty")
     try:
         action()
     except (UsageError, ValueError) as error:
         if reason not in str(error):
-            raise Broken(f"{what} is refused without the reason {reason!r}: {error}") from error
+            raise Broken(f"{case} is refused without the reason {reason!r}: {error}") from error
         return
-    raise Broken(f"{what} is declared impossible and yet accepted")
+    raise Broken(f"{case} is declared impossible and yet accepted")

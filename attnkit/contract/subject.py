@@ -54,15 +54,15 @@ class Subject:
 
     @classmethod
     def of(
-        cls, word: str, role: Role, options: Mapping[str, Any] | None = None, name: str = "", depth: int = 0
+        cls, mechanism: str, role: Role, options: Mapping[str, Any] | None = None, name: str = "", depth: int = 0
     ) -> Self:
-        """Return the subject of a mechanism in layer `depth`. Raises UsageError if `word` is no mechanism's name."""
-        given = dict(options or {})
+        """Return the subject of a mechanism in layer `depth`. Raises UsageError if the name is unknown."""
+        mechanism_options = dict(options or {})
 
         def build(cross: bool, causal: bool) -> MultiHead:
-            return MultiHead.build(word, WIDTH, HEADS, LONGEST, cross, depth, causal=causal, **given)
+            return MultiHead.build(mechanism, WIDTH, HEADS, LONGEST, cross, depth, causal=causal, **mechanism_options)
 
-        return cls(name or word, role, mechanisms.resolve_capabilities(word, given), build)
+        return cls(name or mechanism, role, mechanisms.resolve_capabilities(mechanism, mechanism_options), build)
 
     @property
     def causal(self) -> bool:
@@ -102,7 +102,7 @@ class Subject:
             return Mask.cross(valid, queries)
         return Mask.of(valid, valid.shape[1], self.causal)
 
-    def answer(
+    def output(
         self,
         layer: MultiHead,
         x: Float[Tensor, "B S W"],
@@ -115,26 +115,26 @@ class Subject:
         if self.role != "cross":
             return layer(x, mask).y  # type: ignore[no-any-return]
         if queries is None:
-            queries = inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
+            queries = random_inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
         return layer(queries, mask, memory=x).y  # type: ignore[no-any-return]
 
     def real_outputs(
         self, layer: MultiHead, x: Tensor, valid: Tensor, mask: Mask | None = None
     ) -> Float[Tensor, "n W"]:
-        """Return the outputs of `answer` without padding, see `real_rows`."""
-        return self.real_rows(self.answer(layer, x, valid, mask), valid)
+        """Return the result of `output` without padding, see `real_rows`."""
+        return self.real_rows(self.output(layer, x, valid, mask), valid)
 
-    def weights(self, x: Float[Tensor, "B S W"], mask: Mask, **given: Tensor) -> Tensor:
-        """Return the attention maps [B, H, T, S] of `answer`."""
+    def weights(self, x: Float[Tensor, "B S W"], mask: Mask, **options: Tensor) -> Tensor:
+        """Return the attention maps [B, H, T, S] of `output`."""
         if self.role != "cross":
-            return self.layer.weights(x, mask, **given)
-        queries = inputs(x.shape[0], mask.q_pos.shape[1])
-        return self.layer.weights(queries, mask, memory=x, **given)
+            return self.layer.weights(x, mask, **options)
+        queries = random_inputs(x.shape[0], mask.q_pos.shape[1])
+        return self.layer.weights(queries, mask, memory=x, **options)
 
-    def mixed(self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"], mask: Mask) -> Tensor:
+    def apply_maps(self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"], mask: Mask) -> Tensor:
         """Return the output of the layer if its values are multiplied by these maps."""
         cross = self.role == "cross"
-        queries = inputs(x.shape[0], maps.shape[2]) if cross else x
+        queries = random_inputs(x.shape[0], maps.shape[2]) if cross else x
         values = self.layer.project(queries, mask, x if cross else None).v
         assert values is not None
         return self.layer.merged(mix(maps, values), queries, values)
@@ -144,18 +144,18 @@ class Subject:
         return y.flatten(0, 1) if self.role == "cross" else y[valid]
 
 
-def inputs(rows: int, length: int) -> Float[Tensor, "B T W"]:
+def random_inputs(rows: int, length: int) -> Float[Tensor, "B T W"]:
     """Return random rows in float64, the same at each call."""
     generator = torch.Generator().manual_seed(1000 * rows + length)
     return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
 
 
-def everything(rows: int, length: int) -> Bool[Tensor, "B T"]:
+def no_padding(rows: int, length: int) -> Bool[Tensor, "B T"]:
     """Return a mask without padding."""
     return torch.ones(rows, length, dtype=torch.bool)
 
 
-def up_to(*lengths: int) -> Bool[Tensor, "B S"]:
+def right_padded(*lengths: int) -> Bool[Tensor, "B S"]:
     """Return the mask of rows of these lengths, padded on the right."""
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
@@ -171,17 +171,17 @@ def gradients(y: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     return torch.autograd.grad((y * random_like(y)).sum(), leaves, allow_unused=True)
 
 
-def close(got: Tensor, expected: Tensor, where: str, within: float = EXACT) -> float:
+def check_close(actual: Tensor, expected: Tensor, location: str, tolerance: float = EXACT) -> float:
     """Return the maximum difference, divided by the maximum expected value if that is above 1.
 
-    Raises Broken, with `where` in the message, if it exceeds `within` or is NaN, or if shapes differ.
+    Raises Broken, with `location` in the message, if it exceeds `tolerance` or is NaN, or if shapes differ.
     """
-    if got.shape != expected.shape:
-        raise Broken(f"{where}: the shape is {[*got.shape]} and must be {[*expected.shape]}")
-    if got.numel() == 0:
+    if actual.shape != expected.shape:
+        raise Broken(f"{location}: the shape is {[*actual.shape]} and must be {[*expected.shape]}")
+    if actual.numel() == 0:
         return 0.0
     scale = max(1.0, expected.abs().max().item())
-    error = (got - expected).abs().max().item() / scale
-    if not error <= within:
-        raise Broken(f"{where}: off by {error:.2g}, at most {within:.0e} is right", error)
+    error = (actual - expected).abs().max().item() / scale
+    if not error <= tolerance:
+        raise Broken(f"{location}: off by {error:.2g}, at most {tolerance:.0e} is right", error)
     return error

@@ -187,7 +187,7 @@ def run(contract: Contract, subject: Subject) -> Result:
         try:
             if subject.role not in contract.roles:
                 raise NotApplicable(f"it says nothing about the role {subject.role}")
-            if contract.name != "limits" and not identities.possible(subject):
+            if contract.name != "limits" and not identities.supports_role(subject):
                 raise NotApplicable(f"the mechanism declares that it cannot be {subject.role}")
             return Result(contract, "kept", max(contract.measure(subject)), "")
         except NotApplicable as reason:

@@ -30,7 +30,7 @@ from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.fast_cpu import few_scores
-from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks, softmax_slopes
+from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks, softmax_gradient
 
 PLAIN_UP_TO = 48 * 48
 """Number of scores per head up to which plain products are faster than the fused kernel on a CPU."""
@@ -63,7 +63,7 @@ class DifferenceOfSoftmaxes(Weighing):
     def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         _, first, second = kept
         self.slope -= self.scale * torch.dot(grad.flatten(), second.flatten())
-        grad_first, grad_second = (softmax_slopes(x, grad) for x in (first, second))
+        grad_first, grad_second = (softmax_gradient(x, grad) for x in (first, second))
         return [grad_first.mul_(self.scale), grad_second.mul_(-self.scale * self.factor)]
 
     def parameter_gradient(self) -> Tensor:

@@ -31,7 +31,7 @@ COUNTED = 256
 class Sigmoids(Weighing):
     """sigmoid(scores), chunk by chunk."""
 
-    bears_empty = True
+    handles_empty = True
 
     def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor]:
         return (scores[0].sigmoid_(),)

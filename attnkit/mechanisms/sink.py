@@ -30,7 +30,7 @@ from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, few_scores, operator, usable
 from attnkit.ops.grouped_heads import repeat_heads
-from attnkit.ops.sliding_window import SMALLEST, Band
+from attnkit.ops.sliding_window import MIN_QUERIES, Band
 
 PLAIN_UP_TO = 32 * 32
 """Number of scores per head up to which plain products are faster than the fused kernel on a CPU."""
@@ -143,7 +143,7 @@ class Sink(ScaledDot):
                 return None
             k, v = (torch.cat((x[:, :, : self.keep], x[:, :, first:]), 2) for x in (k, v))
             return mix(with_sink(self.scores(q, k, mask), self.sink(q)).to(v.dtype), v)
-        if queries != keys or queries <= max(SMALLEST, self.window + self.keep):
+        if queries != keys or queries <= max(MIN_QUERIES, self.window + self.keep):
             return None
         if not (readable(mask.q_pos) or mask.layout != "any"):
             return None

@@ -60,7 +60,7 @@ class StickWeights(torch.autograd.Function):
 class Shares(Weighing):
     """b_ij prod (1 - b_im), chunk by chunk; a hidden key has b = 0."""
 
-    tensors, bears_empty = 2, True
+    tensors, handles_empty = 2, True
 
     def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor, Tensor]:
         share = scores[0].sigmoid_()

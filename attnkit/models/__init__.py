@@ -61,11 +61,11 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int, *,
         max_length: Maximum length of a sequence in the data, without the begin token.
         tagger: Whether the model predicts tokens at positions of its source.
     """
-    make = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
-    made = (PositionTagger if tagger else make)(model, sizes, _positions(model, max_length))
+    model_class = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
+    built = (PositionTagger if tagger else model_class)(model, sizes, _positions(model, max_length))
     if model.init_std is not None:
-        initialize_normal(made, model.init_std)
-    return made
+        initialize_normal(built, model.init_std)
+    return built
 
 
 def build_for(recipe: schema.Recipe, sizes: tuple[int, int]) -> Model:
@@ -80,13 +80,13 @@ def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) 
     left to `build`.
     """
     model = recipe.model
-    word = getattr(model.attention, role).name
+    name = getattr(model.attention, role).name
     length = _positions(model, recipe.data.max_length)
     cross, causal = role == "cross", role == "decoder"
     with torch.device("meta"), torch.random.fork_rng(devices=[]):  # keeps the global RNG
         try:
-            for depth in range(len(mechanisms.layer_schedule(word, options))):
-                MultiHead.build(word, model.width, model.heads, length, cross, depth, causal, **options)
+            for depth in range(len(mechanisms.layer_schedule(name, options))):
+                MultiHead.build(name, model.width, model.heads, length, cross, depth, causal, **options)
         except UsageError:
             raise
         except Exception:

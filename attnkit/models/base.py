@@ -27,9 +27,9 @@ class CachePositions(NamedTuple):
 
     def add(self, fresh: Bool[Tensor, "R t"]) -> "CachePositions":
         """Append tokens after the last position of each row; `fresh` is False on padding."""
-        last = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)  # -1: none
-        new = (last + fresh.long().cumsum(1)).masked_fill(~fresh, 0)
-        return CachePositions(torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1))
+        last_position = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)  # -1: none
+        positions = (last_position + fresh.long().cumsum(1)).masked_fill(~fresh, 0)
+        return CachePositions(torch.cat((self.valid, fresh), 1), torch.cat((self.positions, positions), 1))
 
 
 class Decode(NamedTuple):

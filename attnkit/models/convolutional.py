@@ -43,7 +43,7 @@ class GatedConvolution(nn.Module):
         """Return the output of each window: T = n - kernel + 1."""
         x = self.dropout(x)
         length = x.shape[1] - self.kernel + 1
-        windows = torch.cat([x[:, at : at + length] for at in range(self.kernel)], -1)
+        windows = torch.cat([x[:, start : start + length] for start in range(self.kernel)], -1)
         return F.glu(self.product(windows), -1)  # windows are [R, T, kernel W]
 
 
@@ -71,14 +71,14 @@ class DecoderLayer(nn.Module):
 
         `columns` is the kernel - 1 inputs before x; `embedded` is the target embeddings.
         """
-        whole = torch.cat((columns, x), 1)
-        h = self.convolution(whole)
+        padded = torch.cat((columns, x), 1)
+        h = self.convolution(padded)
         memory, values = source or (None, None)
         out = self.attention(self.query(h) + embedded, mask, memory, state=state, prior=prior, values=values)
         # section 3.4: averaging m vectors divides the variance by m: scaled by sqrt(m)
         tokens = mask.valid.sum(1).repeat_interleave(x.shape[0] // mask.valid.shape[0])
         h = (h + out.y * tokens.to(x.dtype).sqrt()[:, None, None]) * HALF
-        return (x + h) * HALF, whole[:, x.shape[1] :], out
+        return (x + h) * HALF, padded[:, x.shape[1] :], out
 
 
 class ConvolutionalModel(EncoderDecoder):
@@ -126,9 +126,9 @@ class ConvolutionalModel(EncoderDecoder):
         positions = torch.arange(source.shape[1], device=source.device)[None]
         embedded = self.embed_source(source, positions)
         x = embedded * real
-        before = (self.kernel - 1) // 2  # windows centred on each token: as many outputs as inputs
+        left = (self.kernel - 1) // 2  # windows centred on each token: as many outputs as inputs
         for layer in self.encoder:
-            h = layer(F.pad(x, (0, 0, before, self.kernel - 1 - before)))
+            h = layer(F.pad(x, (0, 0, left, self.kernel - 1 - left)))
             x = (x + h) * HALF * real  # padding stays 0, as beyond the ends of a row
         return x, x + embedded
 
@@ -147,9 +147,9 @@ class ConvolutionalModel(EncoderDecoder):
         x = embedded = self.embed_target(ids, positions)
         new_columns, new_states, prior = [], [], None
         states = memory_states or (None,) * len(self.decoder)
-        for layer, before, seen in zip(self.decoder, columns, states, strict=True):
-            x, after, out = layer(x, before, embedded, mask, memory, seen, prior)
+        for layer, old_columns, layer_state in zip(self.decoder, columns, states, strict=True):
+            x, layer_columns, out = layer(x, old_columns, embedded, mask, memory, layer_state, prior)
             prior = out.scores
-            new_columns.append(after)
+            new_columns.append(layer_columns)
             new_states.append(out.state)
         return self.dropout(x), (tuple(new_columns), position + length), tuple(new_states)

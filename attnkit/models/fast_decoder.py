@@ -31,10 +31,10 @@ from attnkit.recipe.score_options import ScoreOptions
 VECTOR = 16
 """Numbers of keys are multiples of this: a softmax over part of a vector is several times slower."""
 
-ROOM = 64
+INITIAL_POSITIONS = 64
 """Initial number of precomputed position embeddings; doubled when exceeded."""
 
-PACKED_FROM = 2**17
+MIN_PACKED_WEIGHTS = 2**17
 """Minimum number of weights of the output layer for oneDNN's own layout."""
 
 Cache = tuple[Float[Tensor, "n D S"], Float[Tensor, "n S D"]]
@@ -44,50 +44,49 @@ Cache = tuple[Float[Tensor, "n D S"], Float[Tensor, "n S D"]]
 class FastState:
     """State of decoding; unlike a `Decode`, it is modified in place by the next step."""
 
-    def __init__(self, memory: Float[Tensor, "L 2 B H S D"], pads: Float[Tensor, "B S"]) -> None:
-        self.own = memory.new_zeros((*memory.shape[:4], VECTOR, memory.shape[5]))
+    def __init__(self, memory: Float[Tensor, "L 2 B H S D"], memory_biases: Float[Tensor, "B S"]) -> None:
+        self.past = memory.new_zeros((*memory.shape[:4], VECTOR, memory.shape[5]))
         """Self-attention keys and values of all layers, with room for further tokens [L, 2, B, H, room, D]."""
-        self.memory, self.pads, self.heads = memory, pads, memory.shape[3]
-        self.past = pads.new_full((pads.shape[0], VECTOR), -torch.inf)
+        self.memory, self.memory_biases, self.heads = memory, memory_biases, memory.shape[3]
+        self.past_biases = memory_biases.new_full((memory_biases.shape[0], VECTOR), -torch.inf)
         """Biases of each hypothesis [R, room] over the tokens of all hypotheses of its sentence."""
-        self.used = self.length = 0
+        self.columns = self.steps = 0
         """Number of cached tokens of a sentence, and of tokens of a hypothesis."""
-        self.own_caches, self.size = list[Cache](), 0
+        self.past_caches, self.size = list[Cache](), 0
         self.memory_caches = caches(memory)
-        self.pads_of_heads = for_heads(pads[:, None], self.heads)
+        self.memory_biases_of_heads = for_heads(memory_biases[:, None], self.heads)
 
     def add_tokens(self) -> tuple[Sequence[Tensor], list[Cache], Float[Tensor, "n K S"]]:
         """Make room for a token of each hypothesis, K a sentence.
 
         Returns views for the new keys and values of each layer [2, B, H, K, D], the caches to read, and their biases.
         """
-        sentences, (rows, room) = self.pads.shape[0], self.past.shape
-        beams, used = rows // sentences, self.used
-        self.used, self.length = used + beams, self.length + 1
-        if self.used > room:
-            more = VECTOR * beams  # for VECTOR further steps
-            self.own, self.size = F.pad(self.own, (0, 0, 0, more)), 0  # 0: views of the old tensor are stale
-            self.past = F.pad(self.past, (0, more), value=-torch.inf)
-        past = self.past.view(sentences, beams, -1)  # [B, K, room]
-        past.diagonal(used, 1, 2).zero_()  # each hypothesis sees its own token
-        size = self.used + -self.used % VECTOR  # whole vectors; unused columns have biases of -inf
+        sentences, (rows, capacity) = self.memory_biases.shape[0], self.past_biases.shape
+        beams, first = rows // sentences, self.columns
+        self.columns, self.steps = first + beams, self.steps + 1
+        if self.columns > capacity:
+            extra = VECTOR * beams  # for VECTOR further steps
+            self.past, self.size = F.pad(self.past, (0, 0, 0, extra)), 0  # 0: views of the old tensor are stale
+            self.past_biases = F.pad(self.past_biases, (0, extra), value=-torch.inf)
+        biases = self.past_biases.view(sentences, beams, -1)  # [B, K, room]
+        biases.diagonal(first, 1, 2).zero_()  # each hypothesis sees its own token
+        size = self.columns + -self.columns % VECTOR  # whole vectors; unused columns have biases of -inf
         if size != self.size:
-            self.own_caches, self.size = caches(self.own[..., :size, :]), size
-        new = self.own[..., used : self.used, :].unbind()
-        return new, self.own_caches, for_heads(past[..., :size], self.heads)
+            self.past_caches, self.size = caches(self.past[..., :size, :]), size
+        new_tokens = self.past[..., first : self.columns, :].unbind()
+        return new_tokens, self.past_caches, for_heads(biases[..., :size], self.heads)
 
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> Self:
         """Select hypotheses as `Decode.select`, in place."""
-        self.past = self.past.index_select(0, rows)
+        self.past_biases = self.past_biases.index_select(0, rows)
         if stay is not None:
-            self.pads = self.pads.index_select(0, stay)
-            places = (stay != torch.arange(len(stay))).nonzero().squeeze(1)  # only sentences that move are copied
-            moved, size = stay[places], len(stay)
-            for part in (self.own, self.memory):
-                part.index_copy_(2, places, part.index_select(2, moved))
-            self.own, self.memory = self.own[:, :, :size], self.memory[:, :, :size]
-            self.memory_caches, self.size = caches(self.memory), 0  # 0: views of `own` are stale
-            self.pads_of_heads = for_heads(self.pads[:, None], self.heads)
+            self.memory_biases = self.memory_biases.index_select(0, stay)
+            moved, size = (stay != torch.arange(len(stay))).nonzero().squeeze(1), len(stay)  # others are not copied
+            for part in (self.past, self.memory):
+                part.index_copy_(2, moved, part.index_select(2, stay[moved]))
+            self.past, self.memory = self.past[:, :, :size], self.memory[:, :, :size]
+            self.memory_caches, self.size = caches(self.memory), 0  # 0: views of `past` are stale
+            self.memory_biases_of_heads = for_heads(self.memory_biases[:, None], self.heads)
         return self
 
 
@@ -107,17 +106,17 @@ def for_heads(biases: Float[Tensor, "B k S"], heads: int) -> Float[Tensor, "n k 
 def product_of(*layers: Linear | None) -> Callable[[Tensor], Tensor]:
     """Return the function x W^T + b of linear layers with the same input, whose outputs are concatenated."""
     weight, bias = (
-        joined([getattr(layer, name) for layer in layers if layer is not None]) for name in ("weight", "bias")
+        concatenated([getattr(layer, field) for layer in layers if layer is not None]) for field in ("weight", "bias")
     )
     if weight.dtype == torch.float32 and not WIDER:  # as `quick_product` then does
         return partial(F.linear, weight=weight, bias=bias)
     return partial(quick_product, weight=weight, bias=bias)
 
 
-def joined(parts: list[Tensor | None]) -> Any:
+def concatenated(tensors: list[Tensor | None]) -> Any:
     """Return the concatenated weights or biases of several layers; None if all are None."""
-    there = [part.detach() for part in parts if part is not None]
-    return torch.cat(there) if there[1:] else next(iter(there), None)
+    present = [tensor.detach() for tensor in tensors if tensor is not None]
+    return torch.cat(present) if present[1:] else next(iter(present), None)
 
 
 class VocabularyProduct:
@@ -132,11 +131,11 @@ class VocabularyProduct:
     def __init__(self, layer: Linear) -> None:
         self.weight, self.bias, self.out_features = layer.weight, layer.bias, layer.out_features
         self.plain = product_of(layer)
-        large = layer.weight.numel() >= PACKED_FROM and layer.weight.dtype == torch.float32
-        self.packs = large and usable(operators=(PACK,))
+        large = layer.weight.numel() >= MIN_PACKED_WEIGHTS and layer.weight.dtype == torch.float32
+        self.uses_packed = large and usable(operators=(PACK,))
 
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        if not self.packs:
+        if not self.uses_packed:
             return self.plain(x)
         if x.shape[0] == 1:  # a matrix-vector product
             return onednn_product(x, self.weight, self.bias)
@@ -178,12 +177,12 @@ class FastBlock:
         self.depth = depth
         assert block.cross is not None
         assert block.norm_cross is not None
-        self.own, self.cross = FastAttention(block.attention), FastAttention(block.cross)
+        self.self_attention, self.cross = FastAttention(block.attention), FastAttention(block.cross)
         forward = block.feed_forward
         assert forward is not None
         self.up, self.down = product_of(forward.up), product_of(forward.down)
         self.gate = None if forward.gate is None else product_of(forward.gate)
-        self.function, self.before = forward.function, block.norm_first
+        self.function, self.norm_first = forward.function, block.norm_first
         if self.function is F.relu:
             self.function = torch.relu_  # in place: the product is not used elsewhere
         norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
@@ -195,47 +194,47 @@ class FastBlock:
 
     def __call__(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
         """Return the new x, and write the keys and values of these tokens to the cache."""
-        parts = self.attend_past, self.attend_source, self.feed_forward
-        for norm, part in zip(self.norms, parts, strict=True):
-            if self.before:
-                x = x + part(torch.layer_norm(x, *norm), step)
+        sublayers = self.attend_past, self.attend_source, self.feed_forward
+        for norm, sublayer in zip(self.norms, sublayers, strict=True):
+            if self.norm_first:
+                x = x + sublayer(torch.layer_norm(x, *norm), step)
             else:
-                x = torch.layer_norm(x + part(x, step), *norm)
+                x = torch.layer_norm(x + sublayer(x, step), *norm)
         return x
 
     def attend_past(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
         """Return self-attention."""
-        parts = self.own.project(x, step.sentences)
-        if step.turns is not None:
-            parts = torch.cat((Rotary.rotate(parts[:2], *step.turns), parts[2:]))
-        step.new[self.depth].copy_(parts[1:])  # a view of the cache
-        return self.own.mix(parts[0], step.own[self.depth], step.past)
+        qkv = self.self_attention.project(x, step.sentences)
+        if step.rotations is not None:
+            qkv = torch.cat((Rotary.rotate(qkv[:2], *step.rotations), qkv[2:]))
+        step.new_tokens[self.depth].copy_(qkv[1:])  # a view of the cache
+        return self.self_attention.mix(qkv[0], step.caches[self.depth], step.past_biases)
 
     def attend_source(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
         """Return cross-attention."""
         (q,) = self.cross.project(x, step.sentences)
-        return self.cross.mix(q, step.memory[self.depth], step.pads)
+        return self.cross.mix(q, step.memory[self.depth], step.memory_biases)
 
     def feed_forward(self, x: Float[Tensor, "R W"], _: "Step") -> Float[Tensor, "R W"]:
         """Return the output of `FeedForward`, without dropout."""
-        inner = self.up(x)
-        inner = self.function(inner) if self.gate is None else self.function(self.gate(x)) * inner
-        return self.down(inner)
+        hidden = self.up(x)
+        hidden = self.function(hidden) if self.gate is None else self.function(self.gate(x)) * hidden
+        return self.down(hidden)
 
 
 class Step(NamedTuple):
     """Tensors of a step, for all layers."""
 
     sentences: int
-    turns: tuple[Tensor, Tensor] | None
+    rotations: tuple[Tensor, Tensor] | None
     """Cosines and sines of rotary positions, see `Rotary.cos_sin`."""
-    new: Sequence[Float[Tensor, "2 B H K D"]]
+    new_tokens: Sequence[Float[Tensor, "2 B H K D"]]
     """Views of the cache of each layer for the keys and values of these tokens."""
-    own: list[Cache]
-    past: Float[Tensor, "n K S"]
+    caches: list[Cache]
+    past_biases: Float[Tensor, "n K S"]
     memory: list[Cache]
-    pads: Float[Tensor, "n 1 S"]
-    """Biases of cross-attention, as `past` of self-attention; n is B x H, or 1 for a single sentence."""
+    memory_biases: Float[Tensor, "n 1 S"]
+    """Biases of cross-attention, as `past_biases` of self-attention; n is B x H, or 1 for a single sentence."""
 
 
 def has_fast_form(layer: MultiHead) -> bool:
@@ -259,10 +258,10 @@ class FastDecoder:
         self.layers = [block for block in decoder.blocks if isinstance(block, Block)]
         self.blocks = [FastBlock(depth, block) for depth, block in enumerate(self.layers)]
         self.norm, self.rotary = decoder.norm, self.layers[0].attention.rotary
-        across = [block.cross for block in self.layers if block.cross is not None]
-        self.memory = product_of(*(part for layer in across for part in (layer.k, layer.v)))
+        cross_layers = [block.cross for block in self.layers if block.cross is not None]
+        self.memory = product_of(*(projection for layer in cross_layers for projection in (layer.k, layer.v)))
         table = self.embedding.table
-        self.positions = self.embedding.added(torch.arange(ROOM)) if table is None else table.weight
+        self.positions = self.embedding.added(torch.arange(INITIAL_POSITIONS)) if table is None else table.weight
 
     @classmethod
     def of(cls, model: Model) -> Self | None:
@@ -288,31 +287,32 @@ class FastDecoder:
     def start(self, source: Int[Tensor, "B S"], rows: int | None = None) -> FastState:
         """Read the source as `Model.start`; the memory is padded to multiples of VECTOR."""
         states, valid = self.model.encode(source)
-        spare = -source.shape[1] % VECTOR
-        states, valid = F.pad(states, (0, 0, 0, spare)), F.pad(valid, (0, spare))
-        shape = *valid.shape, len(self.blocks), 2, self.blocks[0].own.heads, -1
+        missing = -source.shape[1] % VECTOR
+        states, valid = F.pad(states, (0, 0, 0, missing)), F.pad(valid, (0, missing))
+        shape = *valid.shape, len(self.blocks), 2, self.blocks[0].self_attention.heads, -1
         memory = self.memory(states).view(shape).permute(2, 3, 0, 4, 1, 5).contiguous()
         return FastState(memory, states.new_zeros(valid.shape).masked_fill_(~valid, -torch.inf))
 
     def advance(self, ids: Int[Tensor, "R 1"], state: FastState) -> tuple[Float[Tensor, "R 1 W"], FastState]:
         """Read a further token of each hypothesis as `Model.advance`."""
-        place = state.length
-        x = self.embed(ids[:, 0], place)
-        turns = None
+        position = state.steps
+        x = self.embed(ids[:, 0], position)
+        rotations = None
         if self.rotary is not None:
-            turns = self.rotary.cos_sin(state.own, torch.tensor([[place]]))
-        step = Step(state.pads.shape[0], turns, *state.add_tokens(), state.memory_caches, state.pads_of_heads)
+            rotations = self.rotary.cos_sin(state.past, torch.tensor([[position]]))
+        cached = *state.add_tokens(), state.memory_caches, state.memory_biases_of_heads
+        step = Step(state.memory_biases.shape[0], rotations, *cached)
         for block in self.blocks:
             x = block(x, step)
         return self.norm(x)[:, None], state
 
-    def embed(self, ids: Int[Tensor, " R"], place: int) -> Float[Tensor, "R W"]:
+    def embed(self, ids: Int[Tensor, " R"], position: int) -> Float[Tensor, "R W"]:
         """Return the output of `Embedding`, with position embeddings from a table."""
         embedding = self.embedding
         x = F.embedding(ids, embedding.tokens.weight) * embedding.scale
         if self.positions is None:
             return x
-        if place == self.positions.shape[0]:
-            self.positions = embedding.added(torch.arange(2 * place))
+        if position == self.positions.shape[0]:
+            self.positions = embedding.added(torch.arange(2 * position))
             assert self.positions is not None
-        return x + self.positions[place].to(x.dtype)
+        return x + self.positions[position].to(x.dtype)

@@ -32,14 +32,14 @@ def initialize_normal(model: Model, std: float) -> None:
 
 
 def _initialize_stack(stack: Stack, std: float) -> None:
-    last = std / math.sqrt(2 * len(stack.blocks))
+    output_std = std / math.sqrt(2 * len(stack.blocks))
     for module in stack.modules():
         if isinstance(module, MultiHead):
-            inner, end = [module.q, module.k, module.v, module.g, module.gate], module.o
+            input_layers, output_layer = [module.q, module.k, module.v, module.g, module.gate], module.o
         elif isinstance(module, FeedForward):
-            inner, end = [module.up, module.gate], module.down
+            input_layers, output_layer = [module.up, module.gate], module.down
         else:
             continue
-        for layer in filter(None, inner):
+        for layer in filter(None, input_layers):
             nn.init.normal_(layer.weight, std=std)
-        nn.init.normal_(end.weight, std=last)
+        nn.init.normal_(output_layer.weight, std=output_std)

@@ -45,43 +45,43 @@ class NaiveBayes(CountedModel):
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
         super().__init__(sizes[1])
-        self.how, self.width = model.naive_bayes, model.width
+        self.config, self.width = model.naive_bayes, model.width
         size = self.size
         self.register_buffer("unigram", torch.zeros(size))
-        if self.how.estimate == "counts":
+        if self.config.estimate == "counts":
             self.register_buffer("pairs", torch.zeros(size, size))
         else:
             self.register_buffer("pairs", None)
             scale = self.width**-0.5
             self.past = nn.Parameter(torch.randn(size, self.width) * scale)
             self.future = nn.Parameter(torch.randn(size, self.width) * scale)
-        if self.how.residual == "own":
+        if self.config.residual == "own":
             self.register_buffer("neighbours", torch.zeros(size, size))
         self.register_buffer("joint", None, persistent=False)
-        self._made: tuple[Tensor, Tensor, Tensor] | None = None  # cached result of `_tables`
+        self._cached_tables: tuple[Tensor, Tensor, Tensor] | None = None  # result of `_tables`
 
     def count(self, batches: Iterable[Batch]) -> None:
         """Set the tables from counts; with skip-gram, the caller then minimizes `pair_loss` and calls `settle`."""
         pairs = no_counts(self.size)
-        near = no_counts(self.size if self.how.residual == "own" else 0)
+        neighbours = no_counts(self.size if self.config.residual == "own" else 0)
         for batch in batches:
             add_pairs(pairs, batch)
-            if len(near):
-                add_neighbours(near, batch)
-        self.set_joint(smoothed(pairs, self.how.smoothing))
-        if len(near):
-            near = smoothed(near, 1.0)
-            self.neighbours.copy_((near / near.sum(1, keepdim=True)).log() - self.unigram)
+            if len(neighbours):
+                add_neighbours(neighbours, batch)
+        self.set_joint(smoothed(pairs, self.config.smoothing))
+        if len(neighbours):
+            neighbours = smoothed(neighbours, 1.0)
+            self.neighbours.copy_((neighbours / neighbours.sum(1, keepdim=True)).log() - self.unigram)
 
     def set_joint(self, joint: Float[Tensor, "V V"]) -> None:
         """Set p(x) and p(x | a) from counts of a (rows) and x (columns), all above 0."""
         unigram = (joint.sum(0) / joint.sum()).log()
         self.unigram.copy_(unigram)
-        if self.how.estimate == "counts":
+        if self.config.estimate == "counts":
             self.pairs.copy_((joint / joint.sum(1, keepdim=True)).log() - unigram)
         else:
             self.joint = (joint / joint.sum()).to(self.unigram)
-        self._made = None
+        self._cached_tables = None
 
     def pair_loss(self) -> Float[Tensor, ""]:
         """Return the skip-gram loss: mean negative log-probability, in nats, over the counted pairs."""
@@ -94,39 +94,39 @@ class NaiveBayes(CountedModel):
         assert self.joint is not None
         shares = (self.past @ self.future.t()).log_softmax(-1)
         unigram = (self.joint.sum(1).log()[:, None] + shares).logsumexp(0)
-        if self.how.residual == "own":
+        if self.config.residual == "own":
             self.neighbours += self.unigram - unigram
         self.unigram.copy_(unigram)
-        self.joint, self._made = None, None
+        self.joint, self._cached_tables = None, None
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows to pool and the residual's rows [V, V], and the entropy of each row to pool [V].
 
         They are cached, since normalization over the vocabulary costs V^2.
         """
-        if self._made is not None:
-            return self._made
-        how, rows, entropy = self.how, self.pairs, self.unigram.new_empty(0)
-        if how.estimate == "skip-gram":
+        if self._cached_tables is not None:
+            return self._cached_tables
+        config, rows, entropy = self.config, self.pairs, self.unigram.new_empty(0)
+        if config.estimate == "skip-gram":
             scores = (self.past @ self.future.t()).detach()
-            rows = (scores.log_softmax(-1) if how.normalize else scores) - self.unigram
-        if how.pool == "entropy" or (how.pool == "weighted" and how.weights == "entropy"):
+            rows = (scores.log_softmax(-1) if config.normalize else scores) - self.unigram
+        if config.pool == "entropy" or (config.pool == "weighted" and config.weights == "entropy"):
             logs = (rows + self.unigram).log_softmax(-1)
             entropy = -torch.linalg.vecdot(logs.exp(), logs)
-        self._made = rows, self.neighbours if how.residual == "own" else rows, entropy
-        return self._made
+        self._cached_tables = rows, self.neighbours if config.residual == "own" else rows, entropy
+        return self._cached_tables
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._made = None
+        self._cached_tables = None
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._made = None
+        self._cached_tables = None
         return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def train(self, mode: bool = True) -> Any:
         if mode:
-            self._made = None
+            self._cached_tables = None
         return super().train(mode)
 
     def first_state(self, rows: int) -> State:
@@ -135,53 +135,52 @@ class NaiveBayes(CountedModel):
         The pool is the weighted sum, the maximum or the row of minimum entropy.
         """
         zero, table = self.unigram.new_zeros(rows), self.unigram.new_zeros(rows, self.size)
-        if self.how.pool == "entropy":
+        if self.config.pool == "entropy":
             return zero, zero + torch.inf, table
-        return zero, zero, table - torch.inf if self.how.pool == "max" else table
+        return zero, zero, table - torch.inf if self.config.pool == "max" else table
 
     def read(
         self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: State
     ) -> tuple[Float[Tensor, "R t V"], State]:
-        rows, last, _ = self._tables()
+        rows, residual_rows, _ = self._tables()
         hidden = rows.new_empty((*ids.shape, self.size))
         for column in range(ids.shape[1]):
             token = ids[:, column]
             state = self._add(token, real[:, column], state)
             count, weight, pooled = state
-            if self.how.pool in ("mean", "weighted"):
+            if self.config.pool in ("mean", "weighted"):
                 pooled = pooled / weight.clamp_min(torch.finfo(weight.dtype).tiny)[:, None]
             pooled = torch.where(count[:, None] > 0, pooled, 0.0)  # no earlier tokens: p(x) alone
-            factor = count if self.how.beta == "exact" else 1 + self.how.beta
-            factor = torch.as_tensor(factor, dtype=rows.dtype, device=rows.device)
-            logits = factor.reshape(-1, 1) * pooled + self.unigram
-            if self.how.residual != "none":
-                logits = logits + last[token]
+            scale = count if self.config.beta == "exact" else 1 + self.config.beta
+            scale = torch.as_tensor(scale, dtype=rows.dtype, device=rows.device)
+            logits = scale.reshape(-1, 1) * pooled + self.unigram
+            if self.config.residual != "none":
+                logits = logits + residual_rows[token]
             torch.log_softmax(logits, -1, out=hidden[:, column])
         return hidden, state
 
     def _add(self, token: Int[Tensor, " R"], real: Bool[Tensor, " R"], state: State) -> Any:
         """Return the state after a further token, in O(V) a row; padding does not change it."""
         assert isinstance(state, tuple)
-        count, weight, kept = state
+        count, weight, pooled = state
         rows, _, entropies = self._tables()
-        row, pool = rows[token], self.how.pool
+        row, kind = rows[token], self.config.pool
         entropy = entropies[token] if len(entropies) else weight
-        there = real[:, None]
-        if pool == "max":
-            kept = torch.where(there, torch.maximum(kept, row), kept)
-        elif pool == "entropy":
-            better = real & (entropy < weight)
-            weight = torch.where(better, entropy, weight)
-            kept = torch.where(better[:, None], row, kept)
+        if kind == "max":
+            pooled = torch.where(real[:, None], torch.maximum(pooled, row), pooled)
+        elif kind == "entropy":
+            lower = real & (entropy < weight)
+            weight = torch.where(lower, entropy, weight)
+            pooled = torch.where(lower[:, None], row, pooled)
         else:
-            fresh = real.to(kept.dtype)
-            if pool == "weighted" and self.how.weights == "entropy":
-                fresh = fresh * torch.exp(-entropy)
-            elif pool == "weighted":
-                fade = torch.where(real, self.how.decay, 1.0).to(kept.dtype)  # no decay by padding
-                weight, kept = weight * fade, kept * fade[:, None]
-            weight, kept = weight + fresh, torch.addcmul(kept, fresh[:, None], row)
-        return count + real.to(count.dtype), weight, kept
+            increment = real.to(pooled.dtype)
+            if kind == "weighted" and self.config.weights == "entropy":
+                increment = increment * torch.exp(-entropy)
+            elif kind == "weighted":
+                decay = torch.where(real, self.config.decay, 1.0).to(pooled.dtype)  # no decay by padding
+                weight, pooled = weight * decay, pooled * decay[:, None]
+            weight, pooled = weight + increment, torch.addcmul(pooled, increment[:, None], row)
+        return count + real.to(count.dtype), weight, pooled
 
 
 def smoothed(counts: Float[Tensor, "V V"], smoothing: float) -> Float[Tensor, "V V"]:

@@ -30,27 +30,27 @@ class LatentLayers(nn.Module):
     def __init__(self, model: schema.ModelConfig, length: int) -> None:
         super().__init__()
         self.width, self.shared = model.width, model.naive_bayes.residual == "shared"
-        chosen = model.attention.decoder
+        attention = model.attention.decoder
         self.layers = nn.ModuleList(
             MultiHead.build(
-                chosen.name,
+                attention.name,
                 model.width,
                 model.heads,
                 length,
                 depth=depth,
                 causal=True,
                 biases=False,
-                **chosen.options(),
+                **attention.options(),
             )
             for depth in range(model.layers.decoder)
         )
 
     def forward(self, x: Float[Tensor, "R T I"], mask: Mask, states: State = None) -> tuple[Tensor, State, State]:
         """Return the hidden states, the states of the layers and None, as `Stack` does."""
-        z, own = x[..., : self.width], x[..., self.width :]
-        before: tuple[State, ...] = tuple(states) if states else (None,) * len(self.layers)
-        after, prior, first = [], None, None
-        for layer, state in zip(self.layers, before, strict=True):
+        z, own_residual = x[..., : self.width], x[..., self.width :]
+        old_states: tuple[State, ...] = tuple(states) if states else (None,) * len(self.layers)
+        new_states, prior, first = [], None, None
+        for layer, state in zip(self.layers, old_states, strict=True):
             assert isinstance(layer, MultiHead)
             out = layer(z, mask, state=state, prior=prior, first=first)
             if self.shared:
@@ -61,8 +61,8 @@ class LatentLayers(nn.Module):
             else:
                 z = out.y
             prior, first = out.scores, out.values if first is None else first
-            after.append(out.state)
-        return torch.cat((z, own), -1), tuple(after), None
+            new_states.append(out.state)
+        return torch.cat((z, own_residual), -1), tuple(new_states), None
 
 
 class NaiveBayesAttention(Transformer):

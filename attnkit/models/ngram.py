@@ -66,27 +66,27 @@ class NGram(CountedModel):
         if self.order == 1:
             self.lower.copy_(interpolated(pairs.sum(0), _uniform(self.size)).log()[None])
             return
-        below = interpolated((pairs > 0).sum(0).double(), _uniform(self.size))  # by contexts
+        lower_order = interpolated((pairs > 0).sum(0).double(), _uniform(self.size))  # by contexts
         if self.order == 2:
-            self.lower.copy_(interpolated(pairs, below).log())
+            self.lower.copy_(interpolated(pairs, lower_order).log())
             return
         keys, counts = torch.unique(torch.cat(triples), return_counts=True)
         last_two = keys % self.size**2
         continued = torch.bincount(last_two, minlength=self.size**2).view(self.size, self.size)
         continued[BOS] = pairs[BOS].long()  # the only context of BOS is PAD
-        self.lower.copy_(interpolated(continued.double(), below).log())
+        self.lower.copy_(interpolated(continued.double(), lower_order).log())
         self._set_trigrams(keys, counts.double())
 
     def _set_trigrams(self, keys: Int[Tensor, " N"], counts: Float[Tensor, " N"]) -> None:
-        off = discount(counts)
-        contexts, inverse, kinds = torch.unique(keys // self.size, return_inverse=True, return_counts=True)
-        totals = counts.new_zeros(len(contexts)).index_add_(0, inverse, counts)
-        like = self.lower
-        self.contexts = contexts.to(like.device)
-        self.backoffs = (off * kinds / totals).to(like)
-        self.starts = torch.cat((kinds.new_zeros(1), kinds.cumsum(0))).to(like.device)
-        self.tokens = (keys % self.size).to(like.device)
-        self.shares = ((counts - off).clamp_min(0) / totals[inverse]).to(like)
+        subtracted = discount(counts)
+        contexts, context_index, successors = torch.unique(keys // self.size, return_inverse=True, return_counts=True)
+        totals = counts.new_zeros(len(contexts)).index_add_(0, context_index, counts)
+        lower = self.lower
+        self.contexts = contexts.to(lower.device)
+        self.backoffs = (subtracted * successors / totals).to(lower)
+        self.starts = torch.cat((successors.new_zeros(1), successors.cumsum(0))).to(lower.device)
+        self.tokens = (keys % self.size).to(lower.device)
+        self.shares = ((counts - subtracted).clamp_min(0) / totals[context_index]).to(lower)
 
     def first_state(self, rows: int) -> State:
         return self.lower.new_full((rows,), PAD, dtype=torch.long)
@@ -109,13 +109,13 @@ class NGram(CountedModel):
 
     def _trigram(self, pairs: Int[Tensor, " N"], lower: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
         """Return log p(c | ab), given log p(c | b), to which it is equal for pairs that were not observed."""
-        place = torch.searchsorted(self.contexts, pairs).clamp_max(len(self.contexts) - 1)
-        known = self.contexts[place] == pairs  # [N]
-        counts = torch.where(known, self.starts[place + 1] - self.starts[place], 0)  # tokens after each pair [N]
+        index = torch.searchsorted(self.contexts, pairs).clamp_max(len(self.contexts) - 1)
+        known = self.contexts[index] == pairs  # [N]
+        counts = torch.where(known, self.starts[index + 1] - self.starts[index], 0)  # tokens after each pair [N]
         rows = torch.repeat_interleave(torch.arange(len(pairs), device=pairs.device), counts)
-        inside = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-        entries = self.starts[place][rows] + inside  # indices into `tokens` and `shares`
-        shares = lower.exp() * torch.where(known, self.backoffs[place], 1.0)[:, None]
+        offsets = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+        entries = self.starts[index][rows] + offsets  # indices into `tokens` and `shares`
+        shares = lower.exp() * torch.where(known, self.backoffs[index], 1.0)[:, None]
         shares.index_put_((rows, self.tokens[entries]), self.shares[entries], accumulate=True)
         return shares.log()
 
@@ -126,12 +126,12 @@ def discount(counts: Tensor) -> float:
     return once / (once + 2 * twice) if once else WITHOUT_COUNTS
 
 
-def interpolated(counts: Float[Tensor, "*rows V"], below: Float[Tensor, " V"]) -> Float[Tensor, "*rows V"]:
+def interpolated(counts: Float[Tensor, "*rows V"], lower_order: Float[Tensor, " V"]) -> Float[Tensor, "*rows V"]:
     """Return the discounted relative frequencies of each row, plus the remaining mass distributed as `below`."""
-    off = discount(counts)
-    totals, kinds = counts.sum(-1, keepdim=True), (counts > 0).sum(-1, keepdim=True)
-    rest = torch.where(totals > 0, off * kinds / totals.clamp_min(1), 1.0)
-    return (counts - off).clamp_min(0) / totals.clamp_min(1) + rest * below
+    subtracted = discount(counts)
+    totals, nonzero = counts.sum(-1, keepdim=True), (counts > 0).sum(-1, keepdim=True)
+    rest = torch.where(totals > 0, subtracted * nonzero / totals.clamp_min(1), 1.0)
+    return (counts - subtracted).clamp_min(0) / totals.clamp_min(1) + rest * lower_order
 
 
 def _uniform(size: int) -> Float[Tensor, " V"]:

@@ -42,8 +42,8 @@ class RecurrentModel(EncoderDecoder):
         self.encoder = nn.ModuleList(BidirectionalLayer(model.cell, width) for _ in range(layers.encoder))
         self.bridge = Linear(width // 2, layers.decoder * self.parts * width)
         self.decoder = nn.ModuleList(
-            RecurrentLayer(model.cell, width if number or not self.feeding else 2 * width, width)
-            for number in range(layers.decoder)
+            RecurrentLayer(model.cell, width if depth or not self.feeding else 2 * width, width)
+            for depth in range(layers.decoder)
         )
         cross = model.attention.cross
         self.attention = MultiHead.build(
@@ -57,15 +57,15 @@ class RecurrentModel(EncoderDecoder):
     def encode(self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]) -> Float[Tensor, "B S W"]:
         order = reversed_order(valid)
         x: Tensor = self.embed_source(source)
-        for number, layer in enumerate(self.encoder):
-            x = layer(self.dropout(x) if number else x, order)
+        for depth, layer in enumerate(self.encoder):
+            x = layer(self.dropout(x) if depth else x, order)
         return x
 
     def first_state(self, memory: Float[Tensor, "B S W"]) -> tuple[CellState, ...]:
-        backwards = memory[:, 0, memory.shape[-1] // 2 :]  # the backward direction reads token 0 last
-        parts = torch.tanh(self.bridge(backwards)).chunk(len(self.decoder) * self.parts, -1)
-        cells = tuple(parts[at : at + self.parts] for at in range(0, len(parts), self.parts))
-        return (*cells, (torch.zeros_like(parts[0]),)) if self.feeding else cells
+        backward_output = memory[:, 0, memory.shape[-1] // 2 :]  # the backward direction reads token 0 last
+        initial = torch.tanh(self.bridge(backward_output)).chunk(len(self.decoder) * self.parts, -1)
+        cells = tuple(initial[start : start + self.parts] for start in range(0, len(initial), self.parts))
+        return (*cells, (torch.zeros_like(initial[0]),)) if self.feeding else cells
 
     def decode(
         self,
@@ -81,32 +81,32 @@ class RecurrentModel(EncoderDecoder):
             out = self.attention(x, mask, memory=memory, state=memory_states)
             return self._output(out.y, x), cells, out.state
         # input feeding: each token reads the output of the previous token
-        cells, (fed,) = state[:-1], state[-1]
-        one, given = Mask.cross(mask.valid, 1), memory
-        read, outputs = list[Tensor](), list[Tensor]()
+        cells, (fed_output,) = state[:-1], state[-1]
+        single_query_mask, step_memory = Mask.cross(mask.valid, 1), memory
+        queries, outputs = list[Tensor](), list[Tensor]()
         mechanism = self.attention.mechanism
         recorded, mechanism.recorded = mechanism.recorded, False  # maps are recorded for whole rows, below
         for token in torch.split(x, 1, 1):
-            query, cells = self._recur(torch.cat((token, fed[:, None]), -1), cells)
-            out = self.attention(query, one, memory=given, state=memory_states)
-            given, memory_states = None, out.state  # the state holds keys and values from now on
+            query, cells = self._recur(torch.cat((token, fed_output[:, None]), -1), cells)
+            out = self.attention(query, single_query_mask, memory=step_memory, state=memory_states)
+            step_memory, memory_states = None, out.state  # the state holds keys and values from now on
             outputs.append(self._output(out.y, query))
-            read.append(query)
-            fed = outputs[-1][:, 0]
+            queries.append(query)
+            fed_output = outputs[-1][:, 0]
         if recorded:
             mechanism.recorded = True
-            self.attention(torch.cat(read, 1), mask, memory=memory)
-        return torch.cat(outputs, 1), (*cells, (fed,)), memory_states
+            self.attention(torch.cat(queries, 1), mask, memory=memory)
+        return torch.cat(outputs, 1), (*cells, (fed_output,)), memory_states
 
     def _recur(
         self, x: Float[Tensor, "R t I"], state: Iterable[CellState]
     ) -> tuple[Float[Tensor, "R t W"], tuple[CellState, ...]]:
         """Return the states of the last layer for all tokens, and the last state of each layer."""
-        ends = []
-        for number, (layer, before) in enumerate(zip(self.decoder, state, strict=True)):
-            x, after = layer(self.dropout(x) if number else x, before)
-            ends.append(after)
-        return x, tuple(ends)
+        new_states = []
+        for depth, (layer, old) in enumerate(zip(self.decoder, state, strict=True)):
+            x, new = layer(self.dropout(x) if depth else x, old)
+            new_states.append(new)
+        return x, tuple(new_states)
 
     def _output(self, context: Float[Tensor, "R t W"], x: Float[Tensor, "R t W"]) -> Float[Tensor, "R t W"]:
         hidden: Tensor = self.dropout(torch.tanh(self.combine(torch.cat((context, x), -1))))

@@ -20,8 +20,8 @@ def state_bytes(recipe: schema.Recipe, length: int) -> int | None:
     if model.type != "transformer" or model.shape != "decoder":
         return None
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # keeps the global RNG
-        room = max(length, 2 * (recipe.data.max_length + 1))  # positions of the model
-        stack = Stack(model, "decoder", room, None, cross=False).eval()
+        positions = max(length, 2 * (recipe.data.max_length + 1))  # as in the model
+        stack = Stack(model, "decoder", positions, None, cross=False).eval()
         mask = Mask.packed(length, torch.device("cpu"), causal=True)
         _, states, _ = stack(torch.zeros(1, length, model.width), mask)
     total = 0

@@ -21,29 +21,29 @@ class Stack(nn.Module):
         causal = role == "decoder"
 
         def attention(role: str, depth: int) -> MultiHead:
-            chosen = getattr(model.attention, role)
-            across = role == "cross"
+            options = getattr(model.attention, role)
+            is_cross = role == "cross"
             return MultiHead.build(
-                chosen.name,
+                options.name,
                 model.width,
                 model.heads,
                 length,
-                cross=across,
+                cross=is_cross,
                 depth=depth,
-                causal=causal and not across,
-                rotary=None if across else rotary,
+                causal=causal and not is_cross,
+                rotary=None if is_cross else rotary,
                 biases=model.bias,
-                **chosen.options(),
+                **options.options(),
             )
 
-        inside = model.activation_dropout
-        inside = model.dropout if inside is None else inside
+        inner_dropout = model.activation_dropout
+        inner_dropout = model.dropout if inner_dropout is None else inner_dropout
         self.blocks = nn.ModuleList(
             Block(
                 model.width,
                 attention(role, depth),
                 attention("cross", depth) if cross else None,
-                FeedForward(model.width, model.ff, model.activation, inside) if model.ff else None,
+                FeedForward(model.width, model.ff, model.activation, inner_dropout) if model.ff else None,
                 model.norm,
                 model.dropout,
             )
@@ -66,13 +66,14 @@ class Stack(nn.Module):
         memory_states: State = None,
     ) -> tuple[Float[Tensor, "R T W"], State, State]:
         """Return the output and the states of self-attention and cross-attention, tuples with one entry a block."""
-        none = (None,) * len(self.blocks)
+        no_states = (None,) * len(self.blocks)
+        states, memory_states = states or no_states, memory_states or no_states
         bias = None if self.bias is None else self.bias(mask, x.dtype)
         carried = Carried()
         new_states, new_memory_states = [], []
-        for block, state, memory_state in zip(self.blocks, states or none, memory_states or none, strict=True):
-            attended = None if memory_mask is None else Memory(memory_mask, memory, memory_state)
-            x, state, memory_state, carried = block(x, mask, state, attended, carried, bias)
+        for block, state, memory_state in zip(self.blocks, states, memory_states, strict=True):
+            layer_memory = None if memory_mask is None else Memory(memory_mask, memory, memory_state)
+            x, state, memory_state, carried = block(x, mask, state, layer_memory, carried, bias)
             new_states.append(state)
             new_memory_states.append(memory_state)
         return self.norm(x), tuple(new_states), tuple(new_memory_states)
@@ -89,11 +90,11 @@ class Transformer(Model):
         source, target = token_tables(sizes, model.width, shared, model.width**-0.5)
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
         embed = (model.positions, max_length, model.dropout)
-        two = model.shape == "encoder-decoder"
-        self.embed_source = Embedding(source, *embed) if two else None
+        has_source = model.shape == "encoder-decoder"
+        self.embed_source = Embedding(source, *embed) if has_source else None
         self.embed_target = Embedding(target, *embed)
-        self.encoder = Stack(model, "encoder", max_length, rotary, cross=False) if two else None
-        self.decoder: nn.Module = Stack(model, "decoder", max_length, rotary, cross=two)
+        self.encoder = Stack(model, "encoder", max_length, rotary, cross=False) if has_source else None
+        self.decoder: nn.Module = Stack(model, "decoder", max_length, rotary, cross=has_source)
         self.output = vocabulary_output(model, target, sizes[1])
         self.limit = position_limit(self.decoder, table=self.embed_target.table)
 

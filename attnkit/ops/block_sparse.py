@@ -73,13 +73,13 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     band = Band.of(rate - 1, length, causal=causal)
     distance = band.distances(q.device)
     pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)  # 0: in strides
-    strides = _in_strides(q, valid, rate, causal)
+    strided_part = _in_strides(q, valid, rate, causal)
     allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
-        y: Tensor = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
+        y: Tensor = _Banded.apply(q, k, v, band, allowed, strided_part)  # type: ignore[no-untyped-call]
         return y
-    close = _in_bands(band, allowed, length)
-    return _combine(_partial(strides, q, k, v), _partial(close, q, k, v))[0].to(q.dtype)
+    near_part = _in_bands(band, allowed, length)
+    return _combine(_partial(strided_part, q, k, v), _partial(near_part, q, k, v))[0].to(q.dtype)
 
 
 class _SparsePart(NamedTuple):
@@ -89,7 +89,7 @@ class _SparsePart(NamedTuple):
     """[B, H, T, D] -> [N, h, t, D]"""
     keys: Callable[[Tensor], Tensor]
     """[B, H, T, D] -> [N, h, s, D]"""
-    answers: Callable[[Tensor], Tensor]
+    outputs: Callable[[Tensor], Tensor]
     """The inverse of `queries`."""
     allowed: Bool[Tensor, "N h t s"] | None
     """None: all keys are visible; dimensions may be 1."""
@@ -99,7 +99,7 @@ class _SparsePart(NamedTuple):
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         return None if self.allowed is None else _bias(self.allowed, dtype)
 
-    def blind(self) -> Bool[Tensor, "N h t 1"] | None:
+    def without_keys(self) -> Bool[Tensor, "N h t 1"] | None:
         """Return True for queries without visible keys in this part; None: the part has no mask."""
         return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
 
@@ -148,41 +148,41 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
 def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return the outputs [B, H, T, D] of one part by torch's fused kernel."""
     q, k, v = part.queries(q), part.keys(k), part.keys(v)
-    bias, causal = part.bias(q.dtype), part.causal
-    if bias is None or flash_usable(q):  # every query has keys, or FLASH outputs 0 for those without
-        return part.answers(F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal))
+    mask, causal = part.bias(q.dtype), part.causal
+    if mask is None or flash_usable(q):  # every query has keys, or FLASH outputs 0 for those without
+        return part.outputs(F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal))
     # not every GPU kernel outputs 0 for a query without keys: let it attend to all keys, then mask the output
-    blind = part.blind()
-    assert blind is not None
-    y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
-    return part.answers(y.masked_fill(blind, 0))
+    without_keys = part.without_keys()
+    assert without_keys is not None
+    y = F.scaled_dot_product_attention(q, k, v, mask.masked_fill(without_keys, 0))
+    return part.outputs(y.masked_fill(without_keys, 0))
 
 
 def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return the outputs [B, H, T, D] of one part and the log-sum-exp of its scores [B, H, T, 1]."""
     queries, keys, values = part.queries(q), part.keys(k), part.keys(v)
     scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [N, h, t, s]
-    bias, blind = part.bias(q.dtype), part.blind()
-    if bias is not None and blind is not None:
-        scores = scores + bias.masked_fill(blind, 0)  # the softmax of a row of -inf is NaN
+    bias, without_keys = part.bias(q.dtype), part.without_keys()
+    if bias is not None and without_keys is not None:
+        scores = scores + bias.masked_fill(without_keys, 0)  # the softmax of a row of -inf is NaN
     if part.causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)  # [t, s]
         scores = scores.masked_fill(later, -torch.inf)
     scores = scores.to(torch.promote_types(q.dtype, torch.float32))  # 16-bit sums are too inaccurate
-    logs = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
-    y = (scores - logs).exp().to(q.dtype) @ values  # [N, h, t, D]
-    logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
-    return part.answers(y), part.answers(logs)
+    log_sums = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
+    y = (scores - log_sums).exp().to(q.dtype) @ values  # [N, h, t, D]
+    log_sums = log_sums if without_keys is None else log_sums.masked_fill(without_keys, -torch.inf)
+    return part.outputs(y), part.outputs(log_sums)
 
 
 def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return `_partial` by torch's fused kernel for the CPU."""
-    y, sums = operator(FLASH)(
+    y, log_sums = operator(FLASH)(
         *(part.queries(q), part.keys(k), part.keys(v)), is_causal=part.causal, attn_mask=part.bias(q.dtype)
     )
-    blind, sums = part.blind(), sums.unsqueeze(-1)
-    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)  # FLASH returns 0
-    return part.answers(y), part.answers(sums)
+    without_keys, log_sums = part.without_keys(), log_sums.unsqueeze(-1)
+    log_sums = log_sums if without_keys is None else log_sums.masked_fill(without_keys, -torch.inf)  # FLASH returns 0
+    return part.outputs(y), part.outputs(log_sums)
 
 
 def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -190,10 +190,10 @@ def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tup
 
     y = y_1 e^(L_1 - L) + y_2 e^(L_2 - L) with L = log(e^(L_1) + e^(L_2)).
     """
-    (one, log_one), (two, log_two) = first, second
-    logs = torch.logaddexp(log_one, log_two)
+    (y_1, log_1), (y_2, log_2) = first, second
+    logs = torch.logaddexp(log_1, log_2)
     logs = logs.masked_fill(logs == -torch.inf, 0)  # no keys in either part: -inf - -inf would be NaN
-    return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
+    return torch.addcmul(y_1 * (log_1 - logs).exp(), y_2, (log_2 - logs).exp()), logs
 
 
 def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
@@ -204,58 +204,58 @@ def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
 
 
 class _Banded(torch.autograd.Function):
-    """Attention in a band by torch's fused kernel, combined with strides unless `strides` is None.
+    """Attention in a band by torch's fused kernel, combined with strides unless `strided_part` is None.
 
     The kernel's backward pass computes weights as exp(scores - log-sum-exp). Given the combined output and
     log-sum-exp, its result for each part is the contribution of that part to the combined gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strided_part: Any) -> Tensor:
         # in groups of blocks: the kernel's intermediate tensors stay in the cache, and allocating fresh memory for
         # all of them would take longer than the computation
         queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [n, H, t or s, D]
         y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)  # a layout that `join` need not copy
-        logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+        log_sums = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
         for group in _groups(keys):
-            y[group], logs[group, ..., 0] = operator(FLASH)(
+            y[group], log_sums[group, ..., 0] = operator(FLASH)(
                 queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
             )
-        y, logs = band.join(y, q.shape[2]), band.join(logs, q.shape[2])
-        if strides is not None:
-            blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
-            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)  # FLASH returns 0
-            y, logs = _combine(_flash_partial(strides, q, k, v), (y, logs))
+        y, log_sums = band.join(y, q.shape[2]), band.join(log_sums, q.shape[2])
+        if strided_part is not None:
+            without_keys = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
+            log_sums = log_sums.masked_fill(band.join(without_keys, q.shape[2]), -torch.inf)  # FLASH returns 0
+            y, log_sums = _combine(_flash_partial(strided_part, q, k, v), (y, log_sums))
             y = y.to(q.dtype)
-        ctx.band, ctx.strides = band, strides
-        ctx.save_for_backward(q, k, v, y, logs, allowed)
+        ctx.band, ctx.strides = band, strided_part
+        ctx.save_for_backward(q, k, v, y, log_sums, allowed)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (q, k, v, y, logs, allowed), band, part = ctx.saved_tensors, ctx.band, ctx.strides
+        (q, k, v, y, log_sums, allowed), band, strided_part = ctx.saved_tensors, ctx.band, ctx.strides
         rows, _, length, _ = q.shape
         queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
-        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))  # of both parts, if combined
+        band_dy, band_y, band_log_sums = (band.cut(x) for x in (grad, y, log_sums))  # of both parts, if combined
         q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
         k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))  # accumulated: windows overlap
         for group in _groups(keys):
             q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
-                *(x[group] for x in (dy, queries, keys, values, answers)),
-                *(sums[group, ..., 0], 0.0, False),  # log-sum-exp, dropout rate, is_causal
+                *(x[group] for x in (band_dy, queries, keys, values, band_y)),
+                *(band_log_sums[group, ..., 0], 0.0, False),  # log-sum-exp, dropout rate, is_causal
                 attn_mask=_bias(allowed[group], q.dtype),
             )
             band.add(k_grad, group.start, k_part)
             band.add(v_grad, group.start, v_part)
         k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
         grads = band.join(q_grad, length), k_grad, v_grad
-        if part is not None:
-            others = operator(FLASH_BACKWARD)(
-                *(part.queries(grad), part.queries(q), part.keys(k), part.keys(v)),
-                *(part.queries(y), part.queries(logs).squeeze(-1), 0.0, part.causal),
-                attn_mask=part.bias(q.dtype),
+        if strided_part is not None:
+            strided_grads = operator(FLASH_BACKWARD)(
+                *(strided_part.queries(grad), strided_part.queries(q), strided_part.keys(k), strided_part.keys(v)),
+                *(strided_part.queries(y), strided_part.queries(log_sums).squeeze(-1), 0.0, strided_part.causal),
+                attn_mask=strided_part.bias(q.dtype),
             )
-            for own, other in zip(grads, others, strict=True):
-                own.add_(part.answers(other))
+            for band_grad, strided_grad in zip(grads, strided_grads, strict=True):
+                band_grad.add_(strided_part.outputs(strided_grad))
         return (*grads, None, None, None)

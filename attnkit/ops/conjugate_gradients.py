@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnkit.ops.autograd import once_differentiable
 
-STEPS, MORE = 24, 4
+STEPS, GRADIENT_FACTOR = 24, 4
 """Maximum number of steps, after which `solution` returns None; gradients have MORE times as many, after which they
 are solved exactly."""
 BLOCK = 2**17
@@ -39,9 +39,9 @@ class Systems(NamedTuple):
         """Return the solutions, or None if any needs more than the given number of steps."""
         blocks, size = list[Tensor](), max(1, BLOCK // self.weights[0].numel())
         for start in range(0, len(right), size):
-            part = slice(start, start + size)
-            own = [None if x is None else x[part] for x in self]
-            x = Systems(*own)._solve(right[part], steps)  # type: ignore[arg-type]
+            block = slice(start, start + size)
+            block_parts = [None if x is None else x[block] for x in self]
+            x = Systems(*block_parts)._solve(right[block], steps)  # type: ignore[arg-type]
             if x is None:
                 return None
             blocks.append(x)
@@ -50,40 +50,40 @@ class Systems(NamedTuple):
     def solve_exactly(self, right: Float[Tensor, "n C D"]) -> Float[Tensor, "n C D"]:
         """Return the solutions by forming 1 + K_t, [D, D] a token; NaN if the input is not finite."""
         identity, solutions = torch.eye(right.shape[2], dtype=right.dtype), list[Tensor]()
-        for number, own in enumerate(right):
-            keys = self.keys[number]
-            squares = (self.weights[number] @ (keys.unsqueeze(2) * keys.unsqueeze(1)).flatten(1)).view(*keys.shape, -1)
+        for index, token_right in enumerate(right):
+            keys = self.keys[index]
+            sums = (self.weights[index] @ (keys.unsqueeze(2) * keys.unsqueeze(1)).flatten(1)).view(*keys.shape, -1)
             if self.since is not None and self.sums is not None:
-                squares = squares + self.since[number].unsqueeze(2) * self.sums[number]
+                sums = sums + self.since[index].unsqueeze(2) * self.sums[index]
             # unchecked, as in the plain implementation
-            solutions.append(torch.linalg.solve_ex(squares + identity, own.unsqueeze(2)).result.squeeze(2))
+            solutions.append(torch.linalg.solve_ex(sums + identity, token_right.unsqueeze(2)).result.squeeze(2))
         return torch.stack(solutions)
 
     def _solve(self, right: Tensor, steps: int) -> Tensor | None:
         """Run conjugate gradients for all systems; stop when each residual is below eps times its right side."""
         tiny, eps = torch.finfo(right.dtype).tiny, torch.finfo(right.dtype).eps
-        x, rest, along = torch.zeros_like(right), right.clone(), right
-        size = rest.square().sum(-1, keepdim=True)
-        enough = size * eps**2
+        x, residual, direction = torch.zeros_like(right), right.clone(), right
+        squared = residual.square().sum(-1, keepdim=True)
+        tolerance = squared * eps**2
         for _ in range(steps):
-            if bool((size <= enough).all()):
+            if bool((squared <= tolerance).all()):
                 return x
-            image = self.times(along)
-            far = size / (along * image).sum(-1, keepdim=True).clamp_min_(tiny)  # solved systems have 0 / 0
-            x.addcmul_(far, along)
-            rest.addcmul_(far, image, value=-1)
-            before, size = size, rest.square().sum(-1, keepdim=True)
-            along = torch.addcmul(rest, size / before.clamp_min_(tiny), along)
+            product = self.times(direction)
+            step = squared / (direction * product).sum(-1, keepdim=True).clamp_min_(tiny)  # solved systems have 0 / 0
+            x.addcmul_(step, direction)
+            residual.addcmul_(step, product, value=-1)
+            before, squared = squared, residual.square().sum(-1, keepdim=True)
+            direction = torch.addcmul(residual, squared / before.clamp_min_(tiny), direction)
         return None
 
 
 def solution(systems: Systems, right: Float[Tensor, "n C D"]) -> Float[Tensor, "n C D"] | None:
     """Return the solutions, differentiably, or None if any needs more than STEPS steps."""
     with torch.no_grad():
-        found = systems.solve(right, STEPS)
-    if found is None or not torch.is_grad_enabled():
-        return found
-    y: Tensor = _Solution.apply(found, right, *systems)  # type: ignore[no-untyped-call]
+        x = systems.solve(right, STEPS)
+    if x is None or not torch.is_grad_enabled():
+        return x
+    y: Tensor = _Solution.apply(x, right, *systems)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -91,20 +91,20 @@ class _Solution(torch.autograd.Function):
     """Gradient of x = A^-1 q: dq = A^-1 dx; the parts of A have the gradient of -<dq, A x> for constant dq and x."""
 
     @staticmethod
-    def forward(ctx: Any, found: Tensor, right: Tensor, *parts: Tensor | None) -> Tensor:
-        ctx.save_for_backward(found, *parts)
-        return found.clone()
+    def forward(ctx: Any, x: Tensor, right: Tensor, *parts: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, *parts)
+        return x.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        found, *parts = ctx.saved_tensors
+        x, *parts = ctx.saved_tensors
         systems, tiny = Systems(*parts), torch.finfo(grad.dtype).tiny
-        unit = grad.abs().amax(-1, keepdim=True).clamp_min_(tiny)  # squares of small gradients underflow
-        by_right = systems.solve(grad / unit, MORE * STEPS)
-        by_right = systems.solve_exactly(grad) if by_right is None else by_right * unit
-        leaves = [None if x is None else x.detach().requires_grad_() for x in parts]
+        scale = grad.abs().amax(-1, keepdim=True).clamp_min_(tiny)  # squares of small gradients underflow
+        dright = systems.solve(grad / scale, GRADIENT_FACTOR * STEPS)
+        dright = systems.solve_exactly(grad) if dright is None else dright * scale
+        leaves = [None if part is None else part.detach().requires_grad_() for part in parts]
         with torch.enable_grad():
-            y = Systems(*leaves).times(found)  # type: ignore[arg-type]
-        grads = iter(torch.autograd.grad(y, [x for x in leaves if x is not None], -by_right))
-        return None, by_right, *(None if x is None else next(grads) for x in leaves)
+            y = Systems(*leaves).times(x)  # type: ignore[arg-type]
+        grads = iter(torch.autograd.grad(y, [leaf for leaf in leaves if leaf is not None], -dright))
+        return None, dright, *(None if leaf is None else next(grads) for leaf in leaves)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from attnkit.ops import fast_cpu
 
-BLOCK, SMALLEST = 16, 4
+BLOCK, MIN_BLOCK = 16, 4
 """Number of queries of a block if decays are strong, and of the plain implementation within it."""
 RANGE = 120.0
 """Maximum decay within a block, as a logarithm: counted from the middle it is half, and e^60 and e^-60 fit float32."""
@@ -39,45 +39,45 @@ def decayed_products(
         return [q @ k.transpose(-1, -2) * ratio for q in queries]
     if fast_cpu.PLAIN or torch.compiler.is_compiling():
         return [plain(q, k, total) for q in queries]
-    step = next((some for some in (size, BLOCK) if _mild(total, some)), None)  # the largest
+    step = next((n for n in (size, BLOCK) if _mild(total, n)), None)
     if step is None:
-        return _divided(queries, k, total)
+        return _blockwise(queries, k, total)
     rows = []
     for start in range(0, size, step):
         end = min(size, start + step)
-        here = total[..., start:end, :]
-        middle = (here[..., :1, :] + here[..., -1:, :]).detach() / 2  # cancels: no gradient
-        fade = (here - middle).exp()
-        left = torch.cat([q[..., start:end, :] * fade for q in queries], -2)
+        block = total[..., start:end, :]
+        middle = (block[..., :1, :] + block[..., -1:, :]).detach() / 2  # cancels: no gradient
+        decay = (block - middle).exp()
+        left = torch.cat([q[..., start:end, :] * decay for q in queries], -2)
         right = k[..., :end, :] * (middle - total[..., :end, :]).exp()
         rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))  # [*n, queries step, C]
-    return [product.tril() for product in _apart(rows, len(queries))]
+    return [product.tril() for product in _regroup(rows, len(queries))]
 
 
-def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
+def _blockwise(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
     """Return `decayed_products` for decays of any strength, without reading values on the host."""
     size = k.shape[-2]
-    if size <= SMALLEST:
+    if size <= MIN_BLOCK:
         return [plain(q, k, total) for q in queries]
-    step = SMALLEST if size <= BLOCK else BLOCK
+    step = MIN_BLOCK if size <= BLOCK else BLOCK
     if spare := -size % step:  # padded with the last total: exp(0 - total) might overflow
         *queries, k = (F.pad(x, (0, 0, 0, spare)) for x in (*queries, k))
         total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], spare, -1)), -2)
     *blocks, of_keys, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
-    near = torch.cat(_divided(blocks, of_keys, decays), -2)  # [*n, C / step, queries x step, step]
+    within = torch.cat(_blockwise(blocks, of_keys, decays), -2)  # [*n, C / step, queries x step, step]
     rows = []
-    for number, own in enumerate(near.unbind(-3)):
+    for number, block in enumerate(within.unbind(-3)):
         start = number * step
-        first = decays[..., number, :1, :].detach()  # cancels: no gradient
-        fade = (decays[..., number, :, :] - first).exp()
-        left = torch.cat([q[..., number, :, :] * fade for q in blocks], -2)
-        right = k[..., :start, :] * (first - total[..., :start, :]).exp()
-        row = torch.cat((left @ right.transpose(-1, -2), own), -1)
+        start_total = decays[..., number, :1, :].detach()  # cancels: no gradient
+        decay = (decays[..., number, :, :] - start_total).exp()
+        left = torch.cat([q[..., number, :, :] * decay for q in blocks], -2)
+        right = k[..., :start, :] * (start_total - total[..., :start, :]).exp()
+        row = torch.cat((left @ right.transpose(-1, -2), block), -1)
         rows.append(F.pad(row, (0, size + spare - start - step)))
-    return [product[..., :size, :size] for product in _apart(rows, len(queries))]
+    return [product[..., :size, :size] for product in _regroup(rows, len(queries))]
 
 
-def _apart(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
+def _regroup(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
     """Return one matrix [*n, C, C] for each of `queries` tensors; each row of blocks holds the rows of all of them."""
     each = zip(*(row.chunk(queries, -2) for row in rows), strict=True)
     return [torch.cat(parts, -2) for parts in each]
@@ -89,8 +89,8 @@ def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:
         return False
     size = total.shape[-2]
     ends = [min(size, start + step) - 1 for start in range(0, size, step)]
-    fall = total.detach()[..., ::step, :] - total.detach()[..., ends, :]  # [*n, blocks, D]
-    return bool((fall <= RANGE).all())
+    decay = total.detach()[..., ::step, :] - total.detach()[..., ends, :]  # [*n, blocks, D]
+    return bool((decay <= RANGE).all())
 
 
 def plain(q: Tensor, k: Tensor, total: Tensor) -> Float[Tensor, "*n C C"]:

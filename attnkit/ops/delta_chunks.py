@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,23 +26,22 @@ TINY = 1e-12
 
 def delta_chunks(
     size: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor | None,
-    erase: Tensor,
-    write: Tensor,
-    state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the outputs [B, H, T, E] and the last state [B, H, D, E], computed in chunks of `size` tokens.
+    q: Float[Tensor, "B H T D"],
+    k: Float[Tensor, "B H T D"],
+    v: Float[Tensor, "B H T E"],
+    log_decay: Float[Tensor, "B H T 1"] | None,
+    erase: Float[Tensor, "B H T d"],
+    write: Float[Tensor, "B H T 1"],
+    state: Float[Tensor, "B H D E"] | None,
+) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H D E"]]:
+    """Return the outputs and the last state, computed in chunks of `size` tokens.
 
-    q, k [B, H, T, D] (normalized here), v [B, H, T, E], log_decay [B, H, T, 1] or None (no decay), erase
-    [B, H, T, 1 or D], write [B, H, T, 1], state [B, H, D, E] or None (zeros).
+    q and k are normalized here. `log_decay` is None without decay, `state` if it is 0.
     """
-    given = [q, k, v, log_decay, erase, write]
-    if spare := -q.shape[2] % size:  # padding writes and erases nothing and does not decay
-        given = [x if x is None else F.pad(x, (0, 0, 0, spare)) for x in given]
-    y, state = _DeltaChunks.apply(size, *given, state)  # type: ignore[no-untyped-call]
+    inputs = [q, k, v, log_decay, erase, write]
+    if missing := -q.shape[2] % size:  # padding writes and erases nothing and does not decay
+        inputs = [x if x is None else F.pad(x, (0, 0, 0, missing)) for x in inputs]
+    y, state = _DeltaChunks.apply(size, *inputs, state)  # type: ignore[no-untyped-call]
     return y[:, :, : q.shape[2]], state
 
 
@@ -58,111 +58,110 @@ class _DeltaChunks(torch.autograd.Function):
         write: Tensor,
         state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        chunks, width, height = k.shape[2] // size, k.shape[3], v.shape[3]
+        chunks, key_width, value_width = k.shape[2] // size, k.shape[3], v.shape[3]
         shape = (k.shape[0] * k.shape[1], chunks, size)  # [N, n, C]
         q, k, v, erase, write = (  # [B, H, n, C, *]
             torch.unflatten(x, 2, (chunks, size)) for x in (q, k, v, erase, write)
         )
-        lengths = [x.square().sum(-1, keepdim=True).sqrt_().clamp_min_(TINY) for x in (q, k)]
-        keys, news = k.new_empty(*shape, width), v.new_empty(*shape, height)
-        readers = k.new_empty(*shape[:2], 2, size, width)  # [N, n, 2, C, D]: erase keys, queries
-        torch.div(k, lengths[1], out=keys.view_as(k))
+        norms = [x.square().sum(-1, keepdim=True).sqrt_().clamp_min_(TINY) for x in (q, k)]
+        keys, written = k.new_empty(*shape, key_width), v.new_empty(*shape, value_width)
+        readers = k.new_empty(*shape[:2], 2, size, key_width)  # [N, n, 2, C, D]: erase keys, queries
+        torch.div(k, norms[1], out=keys.view_as(k))
         torch.mul(keys.view_as(k), erase, out=readers[:, :, 0].view_as(k))
-        torch.div(q, lengths[0], out=readers[:, :, 1].view_as(q))
-        torch.mul(v, write, out=news.view_as(v))
+        torch.div(q, norms[0], out=readers[:, :, 1].view_as(q))
+        torch.mul(v, write, out=written.view_as(v))
         decay = k.new_zeros(1, chunks, size, 1) if log_decay is None else log_decay
         total = decay.reshape(-1, chunks, size, 1).cumsum(2)
         # G_ij; later keys are set to 0 by tril_, since e^(total_i - total_j) may be infinite: inf * 0 is NaN
         ratio = (total - total.mT).exp_().tril_().unsqueeze(2)  # [N, n, 1, C, C]
-        since, until = total.exp(), (total[:, :, -1:] - total).exp_()  # G_i0, G_Cj [N, n, C, 1]
-        pairs = readers.view(-1, 2 * size, width) @ keys.view(-1, size, width).mT
+        from_start, to_end = total.exp(), (total[:, :, -1:] - total).exp_()  # G_i0, G_Cj [N, n, C, 1]
+        pairs = readers.view(-1, 2 * size, key_width) @ keys.view(-1, size, key_width).mT
         pairs = pairs.view(*shape[:2], 2, size, size).mul_(ratio)  # A (below its diagonal) and q k^T
         # unitriangular: the diagonal of A is not read, but taken as 1
         solved = partial(torch.linalg.solve_triangular, upper=False, unitriangular=True)
         inverse = solved(pairs[:, :, 0], torch.eye(size, dtype=k.dtype)).contiguous()
         # N = (1 + A)^-1 (w v - r_0 S), y = r_1 S + (q k^T) N, S <- e^(total_C) S + (k G_C)^T N
-        y, states = torch.empty_like(news), list[Tensor]()
-        old = None if state is None else state.reshape(shape[0], width, height)
+        y, states = torch.empty_like(written), list[Tensor]()
+        current = None if state is None else state.reshape(shape[0], key_width, value_width)
         for c in range(chunks):
-            if old is not None:
-                states.append(old)
-                read = readers[:, c].flatten(1, 2) @ old  # [N, 2 C, E]
-                read = read.view(-1, 2, size, height).mul_(since[:, c, None])
-                torch.bmm(inverse[:, c], news[:, c] - read[:, 0], out=news[:, c])
-                torch.baddbmm(read[:, 1], pairs[:, c, 1], news[:, c], out=y[:, c])
-                old = old * since[:, c, -1:]
+            if current is not None:
+                states.append(current)
+                read = readers[:, c].flatten(1, 2) @ current  # [N, 2 C, E]
+                read = read.view(-1, 2, size, value_width).mul_(from_start[:, c, None])
+                torch.bmm(inverse[:, c], written[:, c] - read[:, 0], out=written[:, c])
+                torch.baddbmm(read[:, 1], pairs[:, c, 1], written[:, c], out=y[:, c])
+                current = current * from_start[:, c, -1:]
             else:
-                torch.bmm(inverse[:, c], news[:, c].clone(), out=news[:, c])  # `out` must not be an input
-                torch.bmm(pairs[:, c, 1], news[:, c], out=y[:, c])
-                old = k.new_zeros(())
-            old = torch.baddbmm(old, (keys[:, c] * until[:, c]).mT, news[:, c])
-        assert old is not None, "there is a chunk"
-        ctx.save_for_backward(
-            v, erase, write, *lengths, keys, readers, ratio, since, until, pairs, inverse, news, old, *states
-        )
-        ctx.decays, ctx.given = log_decay is not None, state is not None
+                torch.bmm(inverse[:, c], written[:, c].clone(), out=written[:, c])  # `out` must not be an input
+                torch.bmm(pairs[:, c, 1], written[:, c], out=y[:, c])
+                current = k.new_zeros(())
+            current = torch.baddbmm(current, (keys[:, c] * to_end[:, c]).mT, written[:, c])
+        assert current is not None, "there is a chunk"
+        saved = ratio, from_start, to_end, pairs, inverse, written, current, *states
+        ctx.save_for_backward(v, erase, write, *norms, keys, readers, *saved)
+        ctx.has_decay, ctx.has_state = log_decay is not None, state is not None
         ctx.set_materialize_grads(False)  # in training the last state usually has no gradient
-        return y.view_as(v).flatten(2, 3), old.view(*k.shape[:2], width, height)
+        return y.view_as(v).flatten(2, 3), current.view(*k.shape[:2], key_width, value_width)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dstate: Tensor | None) -> tuple[Any, ...]:
-        v, erase, write, q_length, k_length, keys, readers, *rest = ctx.saved_tensors
-        ratio, since, until, pairs, inverse, news, last, *states = rest
-        (_, chunks, size, width), height = keys.shape, news.shape[3]
-        # gradients of the products of readers and state, after decay (`dread`) and before it (`faded`)
-        dread = news.new_zeros(*readers.shape[:4], height)  # [N, n, 2, C, E]
+        v, erase, write, q_norm, k_norm, keys, readers, *saved = ctx.saved_tensors
+        ratio, from_start, to_end, pairs, inverse, written, last, *states = saved
+        (_, chunks, size, key_width), value_width = keys.shape, written.shape[3]
+        # gradients of the products of readers and state, after decay (`dread`) and before it (`dread_raw`)
+        dread = written.new_zeros(*readers.shape[:4], value_width)  # [N, n, 2, C, E]
         if dy is not None:
-            dread[:, :, 1] = dy.reshape_as(news)
-        faded, dkeys = torch.empty_like(dread), torch.empty_like(keys)
+            dread[:, :, 1] = dy.reshape_as(written)
+        dread_raw, dkeys = torch.empty_like(dread), torch.empty_like(keys)
         dreaders, dtotal = torch.zeros_like(readers), torch.zeros_like(keys[..., :1])
-        dstate = None if dstate is None else dstate.reshape(-1, width, height)
-        dnews = pairs[:, :, 1].mT @ dread[:, :, 1]  # y = ... + (q k^T) N
-        missing, ends = chunks - len(states), [*states[1:], last] if ctx.given else [*states, last]
+        dstate = None if dstate is None else dstate.reshape(-1, key_width, value_width)
+        dwritten = pairs[:, :, 1].mT @ dread[:, :, 1]  # y = ... + (q k^T) N
+        missing, ends = chunks - len(states), [*states[1:], last] if ctx.has_state else [*states, last]
         for c in reversed(range(chunks)):
             if dstate is not None:  # of the state after the chunk
-                dnews[:, c].baddbmm_(keys[:, c] * until[:, c], dstate)
-                torch.bmm(news[:, c], dstate.mT, out=dkeys[:, c])
-                dkeys[:, c] *= until[:, c]
+                dwritten[:, c].baddbmm_(keys[:, c] * to_end[:, c], dstate)
+                torch.bmm(written[:, c], dstate.mT, out=dkeys[:, c])
+                dkeys[:, c] *= to_end[:, c]
                 dtotal[:, c, -1, 0] = (ends[c] * dstate).sum((1, 2))  # all of that state has e^(total_C)
             else:
                 dkeys[:, c] = 0
-            own = dread[:, c, 0]  # N = (1 + A)^-1 (w v - r_0 S): d(w v) is (1 + A)^-T dN, d(r_0 S) its negative
-            torch.baddbmm(own, inverse[:, c].mT, dnews[:, c], beta=0, alpha=-1, out=own)
+            # N = (1 + A)^-1 (w v - r_0 S): d(w v) = (1 + A)^-T dN, and d(r_0 S) is its negative
+            torch.baddbmm(dread[:, c, 0], inverse[:, c].mT, dwritten[:, c], beta=0, alpha=-1, out=dread[:, c, 0])
             if c < missing:
                 continue
-            old = states[c - missing]
-            torch.mul(dread[:, c], since[:, c, None], out=faded[:, c])
-            own = faded[:, c].flatten(1, 2)
-            dreaders[:, c] = (own @ old.mT).view_as(dreaders[:, c])
-            found = readers[:, c].flatten(1, 2).mT @ own
-            dstate = found if dstate is None else found.addcmul_(dstate, since[:, c, -1:])
+            initial = states[c - missing]
+            torch.mul(dread[:, c], from_start[:, c, None], out=dread_raw[:, c])
+            chunk_dread = dread_raw[:, c].flatten(1, 2)
+            dreaders[:, c] = (chunk_dread @ initial.mT).view_as(dreaders[:, c])
+            dstate_here = readers[:, c].flatten(1, 2).mT @ chunk_dread
+            dstate = dstate_here if dstate is None else dstate_here.addcmul_(dstate, from_start[:, c, -1:])
         # dA = -(1 + A)^-T dN N^T and d(q k^T) = dy N^T: both are `dread` times N^T
-        dpairs = dread.view(-1, 2 * size, height) @ news.view(-1, size, height).mT
+        dpairs = dread.view(-1, 2 * size, value_width) @ written.view(-1, size, value_width).mT
         dpairs = dpairs.view_as(pairs).mul_(ratio)
         dpairs[:, :, 0].diagonal(dim1=2, dim2=3).zero_()  # not read in the forward pass
         flat = dpairs.view(-1, 2 * size, size)
-        dreaders.view(-1, 2 * size, width).baddbmm_(flat, keys.view(-1, size, width))
-        dkeys.view(-1, size, width).baddbmm_(flat.mT, readers.view(-1, 2 * size, width))
-        shape = (*v.shape[:4], width)
+        dreaders.view(-1, 2 * size, key_width).baddbmm_(flat, keys.view(-1, size, key_width))
+        dkeys.view(-1, size, key_width).baddbmm_(flat.mT, readers.view(-1, 2 * size, key_width))
+        shape = (*v.shape[:4], key_width)
         k, dk = keys.view(shape), dkeys.view(shape)
-        (_, q), (dleft, dq) = (x.unbind(2) for x in (readers, dreaders))
-        dleft, dq, q = dleft.view(shape), dq.view(shape), q.view(shape)
-        shared = (dk * k).sum(-1, keepdim=True)  # inner products as this one, [B, H, n, C, 1]: see above
-        derase = dleft * k
-        by_left = (derase * erase if erase.shape[-1] > 1 else derase).sum(-1, keepdim=True)
+        (_, q), (derase_keys, dq) = (x.unbind(2) for x in (readers, dreaders))
+        derase_keys, dq, q = derase_keys.view(shape), dq.view(shape), q.view(shape)
+        by_k = (dk * k).sum(-1, keepdim=True)  # inner products as this one, [B, H, n, C, 1]: see above
+        derase = derase_keys * k
         if erase.shape[-1] == 1:
-            derase, by_left = by_left, by_left * erase
+            derase = derase.sum(-1, keepdim=True)
+        by_erase_keys = (derase * erase).sum(-1, keepdim=True)
         by_q, dlog = (dq * q).sum(-1, keepdim=True), None
-        if ctx.decays:
-            dtotal = (by_q + by_left - shared).add_(dtotal.view_as(by_q))
+        if ctx.has_decay:
+            dtotal = (by_q + by_erase_keys - by_k).add_(dtotal.view_as(by_q))
             dlog = dtotal.flip(3).cumsum(3).flip(3).flatten(2, 3)  # each log decay is in all later sums
         # of x = k / |k|: dk = (dx - x <x, dx>) / |k|; k is read itself and in the erase keys
-        dk = dk.addcmul_(dleft, erase).addcmul_(k, shared + by_left, value=-1).div_(k_length)
-        dq = dq.addcmul_(q, by_q, value=-1).div_(q_length)
-        dright = dread[:, :, 0].neg().view_as(v)  # d(w v)
-        dwrite = (dright * v).sum(-1, keepdim=True)
-        whole = [x.flatten(2, 3) for x in (dq, dk, dright.mul_(write))]
-        gates = dlog, derase.flatten(2, 3), dwrite.flatten(2, 3)
-        first = dstate.view(*v.shape[:2], width, height) if ctx.given else None  # type: ignore[union-attr]
-        return None, *whole, *gates, first
+        dk = dk.addcmul_(derase_keys, erase).addcmul_(k, by_k + by_erase_keys, value=-1).div_(k_norm)
+        dq = dq.addcmul_(q, by_q, value=-1).div_(q_norm)
+        dvalues = dread[:, :, 0].neg().view_as(v)  # d(w v)
+        dwrite = (dvalues * v).sum(-1, keepdim=True)
+        dqkv = [x.flatten(2, 3) for x in (dq, dk, dvalues.mul_(write))]
+        dgates = dlog, derase.flatten(2, 3), dwrite.flatten(2, 3)
+        dinitial = dstate.view(*v.shape[:2], key_width, value_width) if ctx.has_state else None  # type: ignore[union-attr]
+        return None, *dqkv, *dgates, dinitial

@@ -34,10 +34,10 @@ WEIGHT_GRADIENTS = "aten.mkldnn_linear_backward_weights"
 @cache
 def operator(name: str) -> Any:
     """Return a private operator of torch; None if this version of torch does not have it."""
-    found: Any = torch.ops
+    result: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)  # None has no such attribute either
-    return found
+        result = getattr(result, part, None)  # None has no such attribute either
+    return result
 
 
 def usable(

@@ -33,12 +33,12 @@ class Features(NamedTuple):
         w = self.directions
         if w is None:
             return x.clamp_max(0).exp_().add_(x.clamp_min(0))  # e^x up to 0, x + 1 above
-        lengths = [y.square().sum(-1).max().sqrt() for y in (x, w)]
+        norms = [y.square().sum(-1).max().sqrt() for y in (x, w)]
         # |k|^2 / 2 of keys scaled by D^(-1/4), as the directions are; `not <`: also for NaN
-        if not float(lengths[0]) ** 2 * x.shape[-1] ** -0.5 / 2 < MODERATE:
+        if not float(norms[0]) ** 2 * x.shape[-1] ** -0.5 / 2 < MODERATE:
             return None
         logarithms = product(x, w)
-        if not float(lengths[0] * lengths[1]) < MODERATE:  # |w x| <= |w| |x|: rarely are values read
+        if not float(norms[0] * norms[1]) < MODERATE:  # |w x| <= |w| |x|: rarely are values read
             low, high = logarithms.aminmax()
             if not (float(low) > -MODERATE and float(high) < MODERATE):
                 return None
@@ -59,14 +59,14 @@ def kernel_sums(
     q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], real [B, S] (False on padding, where k and v must be finite). If
     `causal`, T = S. The caller must have checked `usable`.
     """
-    kinds = {x.dtype for x in (q, k, v, features.directions) if x is not None}
-    if len(kinds) > 1 or q.dtype.itemsize < 4:
+    dtypes = {x.dtype for x in (q, k, v, features.directions) if x is not None}
+    if len(dtypes) > 1 or q.dtype.itemsize < 4:
         return None
     with torch.no_grad():
-        found = [features.of(x.contiguous().flatten(0, 1)) for x in (q, k)]
-    if found[0] is None or found[1] is None:
+        phi = [features.of(x.contiguous().flatten(0, 1)) for x in (q, k)]
+    if phi[0] is None or phi[1] is None:
         return None
-    y, sums = _KernelSums.apply(features, causal, q, k, v, real, *found)  # type: ignore[no-untyped-call]
+    y, sums = _KernelSums.apply(features, causal, q, k, v, real, *phi)  # type: ignore[no-untyped-call]
     return y, sums
 
 
@@ -78,8 +78,8 @@ def weighted(
     if features.directions is not None:
         weight = k.square().sum(-1, keepdim=True).mul_(-0.5 * k.shape[-1] ** -0.5).exp_()
     if real is not None:
-        own = real[:, None, :, None].to(v.dtype)
-        weight = own.expand(-1, k.shape[1], -1, -1) if weight is None else weight.mul_(own)
+        unpadded = real[:, None, :, None].to(v.dtype)
+        weight = unpadded.expand(-1, k.shape[1], -1, -1) if weight is None else weight.mul_(unpadded)
     values = v.new_empty(*v.shape[:3], v.shape[3] + 1)
     torch.mul(v, 1 if weight is None else weight, out=values[..., :-1])
     values[..., -1:] = 1 if weight is None else weight
@@ -110,80 +110,80 @@ class _KernelSums(torch.autograd.Function):
         (batch, heads, length, _), width = q.shape, v.shape[3]
         values, weight = weighted(features, k, v, real)
         y = q.new_empty(batch, length, heads, width).transpose(1, 2)
-        below = q.new_empty(batch * heads, length, 1)
+        denominator = q.new_empty(batch * heads, length, 1)
         squares, states = list[Tensor](), list[Tensor]()
         if causal:
-            answers, sums = list[Tensor](), None  # sums over earlier chunks [N, M, E + 1]
-            for phi, keys, own in zip(*parts(length, phi_q, phi_k, values), strict=True):
+            numerators_and_denominators, sums = list[Tensor](), None  # sums over earlier chunks [N, M, E + 1]
+            for phi, keys, chunk_values in zip(*parts(length, phi_q, phi_k, values), strict=True):
                 square = torch.bmm(phi, keys.mT).tril_()
-                u = torch.bmm(square, own)
+                u = torch.bmm(square, chunk_values)
                 squares.append(square)
                 if sums is None:
-                    sums = torch.bmm(keys.mT, own)
+                    sums = torch.bmm(keys.mT, chunk_values)
                 else:
                     u.baddbmm_(phi, sums)
                     states.append(sums)
-                    sums = torch.baddbmm(sums, keys.mT, own)
-                answers.append(u)
+                    sums = torch.baddbmm(sums, keys.mT, chunk_values)
+                numerators_and_denominators.append(u)
         else:
             sums = torch.bmm(phi_k.mT, values)
-            answers = [torch.bmm(phi_q, sums)]
+            numerators_and_denominators = [torch.bmm(phi_q, sums)]
         assert sums is not None, "there is a token"
         start = 0
-        for u in answers:
-            here = slice(start, start + u.shape[1])
-            start = here.stop
-            below[:, here] = u[..., -1:].masked_fill_(u[..., -1:] == 0, 1)  # a query without keys: 0 / 1
-            top = torch.unflatten(u[..., :-1], 0, (batch, heads))
-            torch.div(top, torch.unflatten(below[:, here], 0, (batch, heads)), out=y[:, :, here])
+        for u in numerators_and_denominators:
+            columns = slice(start, start + u.shape[1])
+            start = columns.stop
+            denominator[:, columns] = u[..., -1:].masked_fill_(u[..., -1:] == 0, 1)  # a query without keys: 0 / 1
+            numerator = torch.unflatten(u[..., :-1], 0, (batch, heads))
+            torch.div(numerator, torch.unflatten(denominator[:, columns], 0, (batch, heads)), out=y[:, :, columns])
         sums = torch.unflatten(sums, 0, (batch, heads))
         if not causal:
             states.append(sums)
         ctx.causal, ctx.chunks = causal, len(squares)
-        ctx.save_for_backward(k, y, below, weight, values, phi_q, phi_k, features.directions, *squares, *states)
+        ctx.save_for_backward(k, y, denominator, weight, values, phi_q, phi_k, features.directions, *squares, *states)
         ctx.set_materialize_grads(False)  # in training the sums usually have no gradient
         return y, sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dsums: Tensor | None) -> tuple[Any, ...]:
-        k, y, below, weight, values, phi_q, phi_k, directions, *rest = ctx.saved_tensors
+        k, y, denominator, weight, values, phi_q, phi_k, directions, *rest = ctx.saved_tensors
         squares, states = rest[: ctx.chunks], rest[ctx.chunks :]
         features, sizes = Features(directions), (k.shape[0], k.shape[1])
         # y = n / d: dn = dy / d, dd = -<dy, n> / d^2 = -<dn, y>
         du = y.new_zeros(*sizes, y.shape[2], y.shape[3] + 1)
         if dy is not None:
-            torch.div(dy, torch.unflatten(below, 0, sizes), out=du[..., :-1])
+            torch.div(dy, torch.unflatten(denominator, 0, sizes), out=du[..., :-1])
             torch.sum(du[..., :-1] * y, -1, keepdim=True, out=du[..., -1:]).neg_()
-        du, after = du.flatten(0, 1), None if dsums is None else dsums.flatten(0, 1)
+        du, dsums_after = du.flatten(0, 1), None if dsums is None else dsums.flatten(0, 1)
         if ctx.causal:
             shape = phi_q.shape[:2]
             dq, dk = (k.new_empty(*shape, k.shape[3]) for _ in range(2))
             dvalues, end = torch.empty_like(values), shape[1]
-            # from the last chunk to the first; `after` is the gradient of the sums after the chunk
+            # from the last chunk to the first; `dsums_after` is of the sums after the chunk
             chunks = list(zip(*parts(y.shape[2], phi_q, phi_k, values, du), strict=True))
             for number in reversed(range(len(chunks))):
-                phi, keys, own, above = chunks[number]
-                dsquare = torch.bmm(above, own.mT).tril_()
+                phi, keys, chunk_values, chunk_du = chunks[number]
+                dsquare = torch.bmm(chunk_du, chunk_values.mT).tril_()
                 dphi, dkeys = torch.bmm(dsquare, keys), torch.bmm(dsquare.mT, phi)
-                down = torch.bmm(squares[number].mT, above)
-                if after is not None:
-                    dkeys.baddbmm_(own, after.mT)
-                    down.baddbmm_(keys, after)
+                chunk_dvalues = torch.bmm(squares[number].mT, chunk_du)
+                if dsums_after is not None:
+                    dkeys.baddbmm_(chunk_values, dsums_after.mT)
+                    chunk_dvalues.baddbmm_(keys, dsums_after)
                 if number:
-                    dphi.baddbmm_(above, states[number - 1].mT)
-                    read = torch.bmm(phi.mT, above)
-                    after = read if after is None else read.add_(after)
-                here = slice(end - phi.shape[1], end)
-                end = here.start
-                dq[:, here], dk[:, here] = features.backward(phi, dphi), features.backward(keys, dkeys)
-                dvalues[:, here] = down
+                    dphi.baddbmm_(chunk_du, states[number - 1].mT)
+                    dsums_here = torch.bmm(phi.mT, chunk_du)
+                    dsums_after = dsums_here if dsums_after is None else dsums_here.add_(dsums_after)
+                columns = slice(end - phi.shape[1], end)
+                end = columns.start
+                dq[:, columns], dk[:, columns] = features.backward(phi, dphi), features.backward(keys, dkeys)
+                dvalues[:, columns] = chunk_dvalues
         else:
-            read = torch.bmm(phi_q.mT, du)
-            after = read if after is None else read.add_(after)
+            dsums_here = torch.bmm(phi_q.mT, du)
+            dsums_after = dsums_here if dsums_after is None else dsums_here.add_(dsums_after)
             dq = features.backward(phi_q, torch.bmm(du, states[0].flatten(0, 1).mT))
-            dk = features.backward(phi_k, torch.bmm(values, after.mT))
-            dvalues = torch.bmm(phi_k, after)
+            dk = features.backward(phi_k, torch.bmm(values, dsums_after.mT))
+            dvalues = torch.bmm(phi_k, dsums_after)
         dv = torch.unflatten(dvalues[..., :-1], 0, sizes)
         dq, dk = (torch.unflatten(x, 0, sizes) for x in (dq, dk))
         if weight is not None:

@@ -61,8 +61,8 @@ def causal(
 
     q, k [B, H, T, D], v [B, H, T, E], real [B, T] (False on padding; None: no padding).
     """
-    if old is None and (found := quick(maps, True, q, k, v, real)) is not None:
-        return found
+    if old is None and (result := by_kernel_sums(maps, True, q, k, v, real)) is not None:
+        return result
     phi, values = prepare(maps, k, v, real)
     features = maps.q(q.to(widest(q.dtype)))
     y, sums = causal_sums(features, phi, values, old, maps.exponent, chunk)
@@ -73,14 +73,14 @@ def whole(
     maps: FeatureMaps, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, old: Sums | None
 ) -> tuple[Tensor, Sums]:
     """Return the outputs and sums as `causal` does, with all keys [B, H, S, D] visible to all queries."""
-    if old is None and (found := quick(maps, False, q, k, v, real)) is not None:
-        return found
+    if old is None and (result := by_kernel_sums(maps, False, q, k, v, real)) is not None:
+        return result
     sums = key_sums(maps, k, v, real)
     sums = merge(old, sums)
     return answers(maps, q, sums), sums
 
 
-def quick(
+def by_kernel_sums(
     maps: FeatureMaps, causal: bool, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Sums] | None:
     """Return the result of `kernel_sums`, for sequences without earlier sums; None if it is not applicable."""
@@ -89,10 +89,10 @@ def quick(
     if real is not None:
         # masked_fill, not a product: padding may hold infinities, and infinity times 0 is NaN
         k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
-    found = kernel_sums(maps.by_hand(), causal, q, k, v, real)
-    if found is None:
+    result = kernel_sums(maps.by_hand(), causal, q, k, v, real)
+    if result is None:
         return None
-    y, sums = found
+    y, sums = result
     return y, (sums, sums.new_zeros(sums.shape[:3]) if maps.exponent else None)  # in units of e^0
 
 
@@ -134,8 +134,8 @@ def prepare(maps: FeatureMaps, k: Tensor, v: Tensor, real: Tensor | None) -> tup
     """Return key features [B, H, S, M] (padding: 0, or -inf for logarithms) and values with ones [B, H, S, E + 1]."""
     k, v = k.to(widest(k.dtype)), v.to(widest(v.dtype))
     if real is None:
-        seen = torch.ones((), dtype=torch.bool, device=k.device).expand(k.shape[0], k.shape[2])
-        return maps.k(k, seen), F.pad(v, (0, 1), value=1.0)
+        unpadded = torch.ones((), dtype=torch.bool, device=k.device).expand(k.shape[0], k.shape[2])
+        return maps.k(k, unpadded), F.pad(v, (0, 1), value=1.0)
     # masked_fill, not a product: padding may hold infinities, and infinity times 0 is NaN
     pads = ~real[:, None, :, None]
     phi = maps.k(k.masked_fill(pads, 0), real)
@@ -147,8 +147,8 @@ def add(phi: Tensor, values: Tensor, exponent: bool) -> Sums:
     """Return the sums over all keys (S may be 0) of the results of `prepare`."""
     if not exponent:
         return phi.transpose(-1, -2) @ values, None
-    none = phi.new_full((*phi.shape[:2], phi.shape[3]), -torch.inf)
-    peak = phi.detach().amax(2) if phi.shape[2] else none  # amax refuses an empty dimension
+    no_peak = phi.new_full((*phi.shape[:2], phi.shape[3]), -torch.inf)
+    peak = phi.detach().amax(2) if phi.shape[2] else no_peak  # amax refuses an empty dimension
     return (phi - finite(peak).unsqueeze(2)).exp_().transpose(-1, -2) @ values, peak
 
 
@@ -159,8 +159,8 @@ def merge(old: Sums | None, new: Sums) -> Sums:
     if old[1] is None or new[1] is None:
         return old[0] + new[0], None
     peak = torch.maximum(old[1], new[1])
-    first, second = ((part - finite(peak)).exp().unsqueeze(-1) for part in (old[1], new[1]))
-    return old[0] * first + new[0] * second, peak
+    old_scale, new_scale = ((part - finite(peak)).exp().unsqueeze(-1) for part in (old[1], new[1]))
+    return old[0] * old_scale + new[0] * new_scale, peak
 
 
 def causal_sums(
@@ -172,8 +172,8 @@ def causal_sums(
     queries and keys (`phi`) [B, H, T, M] are logarithms if `exponent`, -inf for padding keys. Values [B, H, T, E + 1]
     have ones.
     """
-    short = torch.compiler.is_exporting() or features.shape[2] <= 2 * chunk
-    if short and not exponent and old is None:
+    quadratic = torch.compiler.is_exporting() or features.shape[2] <= 2 * chunk
+    if quadratic and not exponent and old is None:
         # T x T takes fewer operations in short rows; and an exported graph must allow any length, which chunks do not
         square = (features @ phi.transpose(-1, -2)).tril()
         return quotient(square @ values), add(phi, values, exponent)
@@ -189,10 +189,10 @@ def causal_sums(
     length, size = features.shape[2], 1 << (chunk - 1).bit_length()  # a power of two, for halving
     while size >= 2 * length:  # less padding than tokens
         size //= 2
-    spare = -length % size
-    if spare:
-        features, values = (F.pad(x, (0, 0, 0, spare)) for x in (features, values))
-        phi = F.pad(phi, (0, 0, 0, spare), value=-torch.inf if exponent else 0.0)
+    missing = -length % size
+    if missing:
+        features, values = (F.pad(x, (0, 0, 0, missing)) for x in (features, values))
+        phi = F.pad(phi, (0, 0, 0, missing), value=-torch.inf if exponent else 0.0)
     features, phi, values = (torch.unflatten(x, 2, (-1, size)) for x in (features, phi, values))
     if exponent:
         y, sums = _causal_exponents(features, phi, values, old)
@@ -200,11 +200,11 @@ def causal_sums(
     outer = phi.transpose(-1, -2) @ values  # [B, H, chunks, M, E + 1]
     # exclusive cumulative sum, by a shift: subtracting each chunk from the inclusive sum would lose earlier keys to
     # rounding if later ones are much larger, and the remaining error would depend on future tokens
-    before = F.pad(outer[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))
-    before = before if old is None else before + old[0].unsqueeze(2)
+    earlier = F.pad(outer[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))
+    earlier = earlier if old is None else earlier + old[0].unsqueeze(2)
     square = (features @ phi.transpose(-1, -2)).tril()  # [B, H, chunks, C, C]
-    y = quotient(square @ values + features @ before)
-    return y.flatten(2, 3)[:, :, :length], (before[:, :, -1] + outer[:, :, -1], None)
+    y = quotient(square @ values + features @ earlier)
+    return y.flatten(2, 3)[:, :, :length], (earlier[:, :, -1] + outer[:, :, -1], None)
 
 
 def _step(features: Tensor, phi: Tensor, values: Tensor, old: Sums) -> tuple[Tensor, Sums]:
@@ -227,15 +227,15 @@ def _causal_exponents(q: Tensor, k: Tensor, values: Tensor, old: Sums | None) ->
     batch, heads, _, size, width = k.shape
     peaks = k.detach().amax(3)  # [B, H, chunks, M]
     outer = (k - finite(peaks).unsqueeze(3)).exp().transpose(-1, -2) @ values
-    none = k.new_full((batch, heads, width), -torch.inf)
-    sums: Sums = old or (torch.zeros_like(outer[:, :, 0]), none)
+    no_peak = k.new_full((batch, heads, width), -torch.inf)
+    sums: Sums = old or (torch.zeros_like(outer[:, :, 0]), no_peak)
     before = list[Sums]()
-    for own, peak in zip(outer.unbind(2), peaks.unbind(2), strict=True):
+    for chunk_sums, peak in zip(outer.unbind(2), peaks.unbind(2), strict=True):
         before.append(sums)
-        sums = merge(sums, (own, peak))
+        sums = merge(sums, (chunk_sums, peak))
     # parts: sums [B, H, chunks, C, E + 1] and units [..., 1], first of the earlier chunks
-    entry = torch.stack([peak for _, peak in before if peak is not None], 2)
-    features, unit = _in_units(q + entry.unsqueeze(3))  # [B, H, chunks, C, M], [..., C, 1]
+    earlier_peaks = torch.stack([peak for _, peak in before if peak is not None], 2)
+    features, unit = _in_units(q + earlier_peaks.unsqueeze(3))  # [B, H, chunks, C, M], [..., C, 1]
     parts = [(features @ torch.stack([part for part, _ in before], 2), unit)]
     features, unit = _in_units(q + k)  # the query's own key
     parts.append((features.sum(-1, keepdim=True) * values, unit))
@@ -243,8 +243,8 @@ def _causal_exponents(q: Tensor, k: Tensor, values: Tensor, old: Sums | None) ->
     while half < size:
         parts.append(_second_halves(q, k, values, half))
         half *= 2
-    top = torch.stack([unit for _, unit in parts]).amax(0)  # common unit of all parts
-    u = torch.stack([part * (unit - finite(top)).exp() for part, unit in parts]).sum(0)
+    common_unit = torch.stack([unit for _, unit in parts]).amax(0)
+    u = torch.stack([part * (unit - finite(common_unit)).exp() for part, unit in parts]).sum(0)
     return quotient(u), sums
 
 

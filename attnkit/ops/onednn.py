@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attnkit.ops.fast_cpu import PRODUCT, WEIGHT_GRADIENTS, operator, usable
 
-LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
+MIN_WORK, MIN_TRAINING_WORK = 2**21, 2**24
 """Minimum number of multiplications for oneDNN, without and with gradients: below, call overhead dominates."""
 WIDER = torch.backends.cpu.get_cpu_capability() == "AVX512"
 """Whether the processor has AVX-512; MKL uses at most AVX2 on processors that are not Intel's."""
@@ -45,7 +45,7 @@ def product(
         return quick_product(x, weight, bias)
     trained = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias))
     needed = (PRODUCT, WEIGHT_GRADIENTS) if trained else (PRODUCT,)
-    small = x.numel() * weight.shape[0] < (LEAST_TRAINING_WORK if trained else LEAST_WORK)
+    small = x.numel() * weight.shape[0] < (MIN_TRAINING_WORK if trained else MIN_WORK)
     if small or not (trained or WIDER) or not usable(x, weight, operators=needed, onednn=True):
         return F.linear(x, weight, bias)
     if not trained:
@@ -68,9 +68,9 @@ def quick_product(
     """Return `product` without gradients, for callers that have checked `usable` once for many calls."""
     if weight.dtype != x.dtype:
         # torch's own 16-bit product without a bias is slow on a CPU
-        made = onednn_product if x.device.type == "cpu" else F.linear
-        return made(x.to(weight.dtype), weight, bias).to(x.dtype)
-    if not WIDER or weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
+        multiply = onednn_product if x.device.type == "cpu" else F.linear
+        return multiply(x.to(weight.dtype), weight, bias).to(x.dtype)
+    if not WIDER or weight.dtype != torch.float32 or x.numel() * weight.shape[0] < MIN_WORK:
         return F.linear(x, weight, bias)
     return onednn_product(x, weight, bias)
 
@@ -86,17 +86,17 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        (grad,), (to_x, to_weight, to_bias) = grads, ctx.needs_input_grad
-        rows, flat = (part.reshape(-1, part.shape[-1]) for part in (x, grad))  # [n, I], [n, O]
+        (grad,), (needs_x, needs_weight, needs_bias) = grads, ctx.needs_input_grad
+        rows, flat = (t.reshape(-1, t.shape[-1]) for t in (x, grad))  # [n, I], [n, O]
         if torch.is_grad_enabled():  # second derivatives need operators that torch can differentiate
             return (
-                grad @ weight if to_x else None,
-                flat.t() @ rows if to_weight else None,
-                flat.sum(0) if to_bias else None,
+                grad @ weight if needs_x else None,
+                flat.t() @ rows if needs_weight else None,
+                flat.sum(0) if needs_bias else None,
             )
-        x_grad = onednn_product(grad, weight.t()) if to_x else None
-        if not to_weight:
-            return x_grad, None, flat.sum(0) if to_bias else None
-        to_mkldnn = (part.to_mkldnn() for part in (flat, rows, weight))  # the operator requires this layout
-        weight_grad, bias_grad = operator(WEIGHT_GRADIENTS)(*to_mkldnn, to_bias)
-        return x_grad, weight_grad.to_dense(), bias_grad.to_dense() if to_bias else None
+        x_grad = onednn_product(grad, weight.t()) if needs_x else None
+        if not needs_weight:
+            return x_grad, None, flat.sum(0) if needs_bias else None
+        to_mkldnn = (t.to_mkldnn() for t in (flat, rows, weight))  # the operator requires this layout
+        weight_grad, bias_grad = operator(WEIGHT_GRADIENTS)(*to_mkldnn, needs_bias)
+        return x_grad, weight_grad.to_dense(), bias_grad.to_dense() if needs_bias else None

@@ -26,21 +26,21 @@ def parameters_of(module: nn.Module) -> list[Place]:
 
 
 @contextmanager
-def computing_with(chosen: Sequence[Place]) -> Iterator[None]:
-    """Set the given tensors as parameters of their modules inside the context; restore the old ones afterwards.
+def computing_with(replacements: Sequence[Place]) -> Iterator[None]:
+    """Set `replacements` as parameters of their modules inside the context; restore the original ones afterwards.
 
     `torch.func.functional_call` does not restore the parameters of a module that is registered under two names.
     """
-    before = [one for module in {one.module for one in chosen} for one in parameters_of(module)]
+    originals = [place for module in {place.module for place in replacements} for place in parameters_of(module)]
     try:
-        _put(chosen)
+        _put(replacements)
         yield
     finally:
-        _put(before)
+        _put(originals)
 
 
-def _put(chosen: Sequence[Place]) -> None:
-    for module, name, tensor in chosen:
+def _put(places: Sequence[Place]) -> None:
+    for module, name, tensor in places:
         parameter = cast(nn.Parameter, tensor)
         module._parameters[name] = parameter
         if isinstance(module, nn.RNNBase):  # which also has a list of its parameters

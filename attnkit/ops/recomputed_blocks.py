@@ -26,13 +26,13 @@ Weights = Callable[[RowBlock, Sequence[Tensor | None]], Tensor]
 weights [b, H, t, s] of the block; of values it may use the shape only."""
 
 
-def parts(given: Sequence[Tensor | None], block: RowBlock) -> list[Tensor | None]:
+def parts(tensors: Sequence[Tensor | None], block: RowBlock) -> list[Tensor | None]:
     """Return views of the q, keys, values and bias that a block reads."""
-    q, keys, values, bias = given
-    own, seen = slice(block.first, block.last), slice(block.seen)
-    rows = own if bias is not None and bias.shape[2] > 1 else slice(1)
+    q, keys, values, bias = tensors
+    queries, seen = slice(block.first, block.last), slice(block.seen)
+    rows = queries if bias is not None and bias.shape[2] > 1 else slice(1)
     return [
-        None if q is None else q[:, :, own],
+        None if q is None else q[:, :, queries],
         None if keys is None else keys[:, :, seen],
         None if values is None else values[:, :, seen],
         None if bias is None else bias[:, :, rows, seen],
@@ -40,32 +40,32 @@ def parts(given: Sequence[Tensor | None], block: RowBlock) -> list[Tensor | None
 
 
 def recomputed(
-    weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor | None], module: nn.Module
+    weights: Weights, blocks: Sequence[RowBlock], tensors: Sequence[Tensor | None], module: nn.Module
 ) -> Tensor:
     """Return the outputs of all blocks [B, H, T, E]; weights are recomputed in the backward pass.
 
-    `given` is q, keys, values and bias; `parts` slices it. `weights` may depend on parameters of `module`, but on no
+    `tensors` is q, keys, values and bias; `parts` slices it. `weights` may depend on parameters of `module`, but on no
     other tensors with gradients. Weights are recomputed with the current parameters of the module, such as 16-bit
     copies. Blocks that need most memory should come first, so that later blocks fit into the memory that they free.
     """
     if not torch.is_grad_enabled():
-        return in_turn(weights, blocks, given)
-    own, parameters = parameters_of(module), tuple(module.parameters())
-    y: Tensor = RecomputedBlocks.apply(weights, blocks, own, *given, *parameters)  # type: ignore[no-untyped-call]
+        return in_turn(weights, blocks, tensors)
+    places, parameters = parameters_of(module), tuple(module.parameters())
+    y: Tensor = RecomputedBlocks.apply(weights, blocks, places, *tensors, *parameters)  # type: ignore[no-untyped-call]
     return y
 
 
-def in_turn(weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor | None]) -> Tensor:
+def in_turn(weights: Weights, blocks: Sequence[RowBlock], tensors: Sequence[Tensor | None]) -> Tensor:
     """Return the outputs of all blocks [B, H, T, E]."""
     y = None
     for block in blocks:
-        read = parts(given, block)
-        assert read[2] is not None
-        found = mix(weights(block, read), read[2])
+        block_inputs = parts(tensors, block)
+        assert block_inputs[2] is not None
+        output = mix(weights(block, block_inputs), block_inputs[2])
         if y is None:
-            length = max(one.last for one in blocks)  # the last block may come first
-            y = found.new_empty(*found.shape[:2], length, found.shape[3])
-        y[:, :, block.first : block.last] = found
+            length = max(other.last for other in blocks)  # the last block may come first
+            y = output.new_empty(*output.shape[:2], length, output.shape[3])
+        y[:, :, block.first : block.last] = output
     assert y is not None, "there is a block"
     return y
 
@@ -74,8 +74,8 @@ def autocast_as_now(device: str) -> AbstractContextManager[Any]:
     """Return a context with the current autocast settings, for the backward pass, which runs outside of autocast."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
-    on = torch.is_autocast_enabled(device)
-    return torch.autocast(device, torch.get_autocast_dtype(device), enabled=on)
+    enabled = torch.is_autocast_enabled(device)
+    return torch.autocast(device, torch.get_autocast_dtype(device), enabled=enabled)
 
 
 class RecomputedBlocks(torch.autograd.Function):
@@ -87,14 +87,14 @@ class RecomputedBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weights: Weights, blocks: Sequence[RowBlock], own: Sequence[Place], *tensors: Tensor | None
+        ctx: Any, weights: Weights, blocks: Sequence[RowBlock], places: Sequence[Place], *tensors: Tensor | None
     ) -> Tensor:
-        """Return the outputs; `tensors` is q, keys, values, bias, then the parameters in `own`, each once."""
-        given, parameters = tensors[:4], tensors[4:]
-        ctx.save_for_backward(*given)
-        ctx.weights, ctx.blocks, ctx.own, ctx.parameters = weights, blocks, own, parameters
+        """Return the outputs; `tensors` is q, keys, values, bias, then the parameters of the module, each once."""
+        inputs, parameters = tensors[:4], tensors[4:]
+        ctx.save_for_backward(*inputs)
+        ctx.weights, ctx.blocks, ctx.places, ctx.parameters = weights, blocks, places, parameters
         ctx.random = torch.get_rng_state(), *get_device_states(*tensors)  # before the blocks draw random numbers
-        y = in_turn(weights, blocks, given)
+        y = in_turn(weights, blocks, inputs)
         ctx.autocast = autocast_as_now(y.device.type)
         return y
 
@@ -102,45 +102,45 @@ class RecomputedBlocks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of all tensors; random numbers are those of the forward pass."""
-        given, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         totals = [
             torch.zeros_like(x, memory_format=torch.contiguous_format) if need else None
-            for x, need in zip(given, needed, strict=False)
+            for x, need in zip(inputs, needed, strict=False)
         ]
-        own = [x for x, need in zip(ctx.parameters, needed[len(given) :], strict=True) if need]
-        sums: list[Tensor | None] = [None] * len(own)
-        places = [place for place in (0, 1, 3) if needed[place]]  # values: without autograd, below
-        cpu, devices, states = ctx.random
-        again = computing_with(ctx.own)
-        with torch.random.fork_rng(devices), ctx.autocast, torch.enable_grad(), again:
-            torch.set_rng_state(cpu)
-            set_device_states(devices, states)
+        parameters = [x for x, need in zip(ctx.parameters, needed[len(inputs) :], strict=True) if need]
+        sums: list[Tensor | None] = [None] * len(parameters)
+        differentiable = [index for index in (0, 1, 3) if needed[index]]  # values: without autograd, below
+        cpu_state, devices, device_states = ctx.random
+        current_parameters = computing_with(ctx.places)
+        with torch.random.fork_rng(devices), ctx.autocast, torch.enable_grad(), current_parameters:
+            torch.set_rng_state(cpu_state)
+            set_device_states(devices, device_states)
             for block in ctx.blocks:
-                read = [None if x is None else x.detach() for x in parts(given, block)]
-                sources = [read[place].requires_grad_() for place in places]  # type: ignore[union-attr]
-                weights = ctx.weights(block, read)
-                into, values = parts(totals, block), read[2]
+                block_inputs = [None if x is None else x.detach() for x in parts(inputs, block)]
+                sources = [block_inputs[index].requires_grad_() for index in differentiable]  # type: ignore[union-attr]
+                weights = ctx.weights(block, block_inputs)
+                block_totals, values = parts(totals, block), block_inputs[2]
                 assert values is not None
                 with torch.no_grad():
                     dy = grad[:, :, block.first : block.last]
-                    if into[2] is not None:
-                        into[2] += value_gradient(weights, dy, values.shape[1])
+                    if block_totals[2] is not None:
+                        block_totals[2] += value_gradient(weights, dy, values.shape[1])
                     if not weights.requires_grad:  # e.g. fixed patterns: only values have gradients
                         continue
                     dw = dot_scores(dy, values).sum_to_size(weights.shape).to(weights.dtype)
-                found = torch.autograd.grad(weights, [*sources, *own], dw, allow_unused=True)
+                grads = torch.autograd.grad(weights, [*sources, *parameters], dw, allow_unused=True)
                 with torch.no_grad():
-                    for place, one in zip(places, found, strict=False):
-                        if one is not None:
-                            into[place] += one  # type: ignore[operator]
-                    sums = [_sum(*both) for both in zip(sums, found[len(places) :], strict=True)]
-        rest = iter(sums)
-        more = [next(rest) if need else None for need in needed[len(given) :]]
-        return None, None, None, *totals, *more
+                    for index, grad_part in zip(differentiable, grads, strict=False):
+                        if grad_part is not None:
+                            block_totals[index] += grad_part  # type: ignore[operator]
+                    sums = [_sum(*both) for both in zip(sums, grads[len(differentiable) :], strict=True)]
+        remaining = iter(sums)
+        parameter_grads = [next(remaining) if need else None for need in needed[len(inputs) :]]
+        return None, None, None, *totals, *parameter_grads
 
 
-def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     """Return the sum of two gradients; None: 0."""
-    if one is None or other is None:
-        return one if other is None else other
-    return one + other
+    if a is None or b is None:
+        return a if b is None else b
+    return a + b

@@ -32,20 +32,20 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, rule: Rule, block: int, state: Tensor, *sequences: Tensor) -> tuple[Tensor, Tensor]:
         length = sequences[0].shape[2]
         ctx.rule = rule
-        ctx.spans = [slice(at, min(at + block, length)) for at in range(0, length, block)]
-        answers, states = [], []
+        ctx.spans = [slice(first, min(first + block, length)) for first in range(0, length, block)]
+        outputs, states = [], []
         for span in ctx.spans:
             states.append(state)
-            answer, state = rule(*(x[:, :, span] for x in sequences), state)
-            answers.append(answer)
+            output, state = rule(*(x[:, :, span] for x in sequences), state)
+            outputs.append(output)
         ctx.save_for_backward(*sequences, *states)
-        return torch.cat(answers, 2), state
+        return torch.cat(outputs, 2), state
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, dstate: Tensor) -> tuple[Any, ...]:
-        count = len(ctx.spans)
-        sequences, states = ctx.saved_tensors[:-count], ctx.saved_tensors[-count:]
+        blocks = len(ctx.spans)
+        sequences, states = ctx.saved_tensors[:-blocks], ctx.saved_tensors[-blocks:]
         gradients = [torch.empty_like(x) for x in sequences]
         for span, state in zip(reversed(ctx.spans), reversed(states), strict=True):
             leaves = [x[:, :, span].detach().requires_grad_() for x in sequences]
@@ -53,6 +53,6 @@ class _Scan(torch.autograd.Function):
             with torch.enable_grad():
                 outputs = ctx.rule(*leaves, start)
             *parts, dstate = torch.autograd.grad(outputs, (*leaves, start), (dy[:, :, span], dstate))
-            for whole, part in zip(gradients, parts, strict=True):
-                whole[:, :, span] = part
+            for total, part in zip(gradients, parts, strict=True):
+                total[:, :, span] = part
         return None, None, dstate, *gradients

@@ -16,19 +16,19 @@ from torch import Tensor
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.fast_cpu import usable
 
-CHUNK = 2**18
+CHUNK_SCORES = 2**18
 """Number of scores of a chunk, over all maps; in smaller chunks the overhead of torch's calls dominates."""
-PARTS, SHORTEST = 2, 32
-"""A causal sequence is split into at least PARTS chunks, but not into chunks of fewer than SHORTEST queries: early
-queries need fewer keys."""
-LONG_HEIGHT = 32
-"""Minimum number of queries of a chunk, even above CHUNK scores: each chunk adds to the gradients of all keys."""
-KEPT = 2**24
+CAUSAL_CHUNKS, MIN_CAUSAL_QUERIES = 2, 32
+"""A causal sequence is split into at least CAUSAL_CHUNKS chunks, unless they have fewer than MIN_CAUSAL_QUERIES
+queries: early queries need fewer keys."""
+MIN_QUERIES = 32
+"""Minimum number of queries of a chunk, even above CHUNK_SCORES: each chunk adds to the gradients of all keys."""
+MAX_KEPT_SCORES = 2**24
 """Maximum number of scores of a call, over all maps, for which the tensors of the backward pass are kept (up to 64 MB
 a map in float32), which takes 10 to 20 % less time than recomputing them."""
-SIGHTS = 2**22
+MAX_KEPT_MASK = 2**22
 """Maximum number of mask elements of a call that are kept between chunks and for the backward pass."""
-LEAST = 2**17
+MIN_SCORES = 2**17
 """Minimum number of scores of a call for which chunks are faster than whole maps."""
 
 
@@ -42,13 +42,13 @@ class ScoreChunk(NamedTuple):
     """Whether this is the first chunk of its rows, whose keys include those of all other chunks."""
 
 
-class Hidden(NamedTuple):
+class ScoreMask(NamedTuple):
     """The mask of a call."""
 
     allowed: Callable[[ScoreChunk], Bool[Tensor, "b 1 t s"] | None]
     """Function of a chunk: True where a key is visible, None if all are. It is called chunk by chunk, since a mask of
     T x S elements is larger than anything else that is kept of a long sequence."""
-    alike: bool
+    same_rows: bool
     """Whether the mask is the same for all rows."""
     causal: bool = False
     """Whether keys in later columns than a query are hidden from it; then T = S."""
@@ -63,7 +63,7 @@ class Weighing(ABC):
     """Number of leading score maps to which the bias is added, and the mask (-inf at hidden keys)."""
     tensors: ClassVar[int] = 1
     """Number of tensors that `weigh` returns."""
-    bears_empty: ClassVar[bool] = False
+    handles_empty: ClassVar[bool] = False
     """Whether queries without visible keys get weights of 0; softmax would give NaN."""
 
     @abstractmethod
@@ -87,15 +87,15 @@ class Weighing(ABC):
 
 def in_chunks(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Return whether chunks are faster for queries [B, *, T, D], keys and values [B, *, S, *]."""
-    kinds = {x.dtype for x in (q, k, v)}
-    wide = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    dtypes = {x.dtype for x in (q, k, v)}
+    supported = len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64}
     scores = v.shape[0] * v.shape[1] * q.shape[2] * k.shape[2]
-    return wide and q.shape[2] > 1 and scores >= LEAST and usable(q, k, v)
+    return supported and q.shape[2] > 1 and scores >= MIN_SCORES and usable(q, k, v)
 
 
 def chunked_mix(
     weighing: Weighing,
-    hidden: Hidden,
+    mask: ScoreMask,
     scale: float,
     q: Sequence[Float[Tensor, "B H T D"]],
     k: Sequence[Float[Tensor, "B H S D"]],
@@ -107,12 +107,12 @@ def chunked_mix(
 
     The output is 0 for a query without visible keys. `weighing` must not be shared with another call.
     """
-    plan = ChunkPlan(weighing, hidden, len(q), q[0], v.shape[2])
+    plan = ChunkPlan(weighing, mask, len(q), q[0], v.shape[2])
     y: Tensor = ChunkedMix.apply(plan, scale, parameter, bias, v, *q, *k)  # type: ignore[no-untyped-call]
     return y
 
 
-def softmax_slopes(weights: Tensor, grad: Tensor) -> Tensor:
+def softmax_gradient(weights: Tensor, grad: Tensor) -> Tensor:
     """Return the gradient of the scores from their softmax (`weights`) and its gradient."""
     slopes: Tensor = torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)
     return slopes
@@ -125,10 +125,10 @@ class Softmax(Weighing):
         return (scores[0].softmax(-1),)
 
     def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
-        return [softmax_slopes(kept[0], grad)]
+        return [softmax_gradient(kept[0], grad)]
 
 
-class Sight(NamedTuple):
+class ChunkMask(NamedTuple):
     """The mask of a chunk."""
 
     added: Float[Tensor, "b 1 t s"] | None
@@ -140,71 +140,71 @@ class Sight(NamedTuple):
 class ChunkPlan:
     """The chunks of a call and their masks."""
 
-    def __init__(self, weighing: Weighing, hidden: Hidden, maps: int, q: Tensor, keys: int) -> None:
-        self.weighing, self.hidden, self.maps, self.kind = weighing, hidden, maps, q.dtype
+    def __init__(self, weighing: Weighing, mask: ScoreMask, maps: int, q: Tensor, keys: int) -> None:
+        self.weighing, self.mask, self.maps, self.dtype = weighing, mask, maps, q.dtype
         rows, heads, queries = q.shape[:3]
         self.heads = heads
-        self.keeps = torch.is_grad_enabled() and maps * rows * heads * queries * keys <= KEPT
-        room = max(1, CHUNK // (maps * heads * keys))  # queries of a chunk, over its rows
+        self.saves_tensors = torch.is_grad_enabled() and maps * rows * heads * queries * keys <= MAX_KEPT_SCORES
+        budget = max(1, CHUNK_SCORES // (maps * heads * keys))  # queries of a chunk, over its rows
         # above 1, so that only the last chunk may have a single query: `Scored.allowed` assumes this
-        height = min(queries, max(room, LONG_HEIGHT))
-        if hidden.causal:
-            height = min(height, max(SHORTEST, -(-queries // PARTS)))
-        depth = max(1, room // height)
+        height = min(queries, max(budget, MIN_QUERIES))
+        if mask.causal:
+            height = min(height, max(MIN_CAUSAL_QUERIES, -(-queries // CAUSAL_CHUNKS)))
+        depth = max(1, budget // height)
         self.rows = [slice(row, min(row + depth, rows)) for row in range(0, rows, depth)]
-        self.blocks = list[tuple[slice, slice]]()  # last queries first: `add_to` overwrites, then adds
+        self.blocks = list[tuple[slice, slice]]()  # last queries first, for `accumulate`
         for first in reversed(range(0, queries, height)):
             last = min(first + height, queries)
-            self.blocks.append((slice(first, last), slice(last if hidden.causal else keys)))
-        self._alike = hidden.alike and (hidden.offset is None or len(hidden.offset) == 1)
-        self._remembers = (1 if self._alike else rows) * queries * keys <= SIGHTS
-        self._sights = dict[tuple[int, int], Sight]()
+            self.blocks.append((slice(first, last), slice(last if mask.causal else keys)))
+        self._same_rows = mask.same_rows and (mask.offset is None or len(mask.offset) == 1)
+        self._keeps_masks = (1 if self._same_rows else rows) * queries * keys <= MAX_KEPT_MASK
+        self._masks = dict[tuple[int, int], ChunkMask]()
 
-    def of_rows(self, rows: slice) -> Iterator[tuple[ScoreChunk, Sight]]:
+    def of_rows(self, rows: slice) -> Iterator[tuple[ScoreChunk, ChunkMask]]:
         """Yield the chunks of some rows with their masks."""
         for number, block in enumerate(self.blocks):
-            chunk, key = ScoreChunk(rows, *block, first=number == 0), (0 if self._alike else rows.start, number)
-            sight = self._sights.get(key) or self._sight(chunk)
-            if self._remembers:
-                self._sights[key] = sight
-            yield chunk, sight
+            chunk, key = ScoreChunk(rows, *block, first=number == 0), (0 if self._same_rows else rows.start, number)
+            mask = self._masks.get(key) or self._chunk_mask(chunk)
+            if self._keeps_masks:
+                self._masks[key] = mask
+            yield chunk, mask
 
-    def _sight(self, chunk: ScoreChunk) -> Sight:
-        allowed, offset = self.hidden.allowed(chunk), _part(self.hidden.offset, chunk)
+    def _chunk_mask(self, chunk: ScoreChunk) -> ChunkMask:
+        allowed, offset = self.mask.allowed(chunk), _rows_of(self.mask.offset, chunk)
         if allowed is None:
-            return Sight(offset, None)
+            return ChunkMask(offset, None)
         shown = None
-        if not self.weighing.bears_empty:
+        if not self.weighing.handles_empty:
             shown = allowed.any(-1, keepdim=True)
             if shown.all():
                 shown = None
             else:
                 allowed = allowed | ~shown  # softmax of a row of -inf is NaN; the output is masked by `shown`
-        zero = torch.zeros((), dtype=self.kind) if offset is None else offset
-        return Sight(zero.masked_fill(~allowed, -torch.inf), shown)
+        zero = torch.zeros((), dtype=self.dtype) if offset is None else offset
+        return ChunkMask(zero.masked_fill(~allowed, -torch.inf), shown)
 
     def weights(
         self,
-        both: Sequence[Float[Tensor, "N L D"]],
+        qk: Sequence[Float[Tensor, "N L D"]],
         bias: Tensor | None,
         scale: float,
         chunk: ScoreChunk,
-        sight: Sight,
+        mask: ChunkMask,
     ) -> tuple[Tensor, ...]:
-        """Return the result of `Weighing.weigh` for a chunk; `both` is all queries and all keys of its rows."""
+        """Return the result of `Weighing.weigh` for a chunk; `qk` is all queries and all keys of its rows."""
         scores = []
-        for query, key in zip(both[: self.maps], both[self.maps :], strict=True):
-            one = product(query[:, chunk.queries], key[:, chunk.seen].transpose(1, 2), scale)
-            scores.append(torch.unflatten(one, 0, (-1, self.heads)))
-        for one in scores[: self.weighing.masked]:
-            if sight.added is not None:
-                one += sight.added
+        for query, key in zip(qk[: self.maps], qk[self.maps :], strict=True):
+            score_map = scaled_bmm(query[:, chunk.queries], key[:, chunk.seen].transpose(1, 2), scale)
+            scores.append(torch.unflatten(score_map, 0, (-1, self.heads)))
+        for score_map in scores[: self.weighing.masked]:
+            if mask.added is not None:
+                score_map += mask.added
             if bias is not None:
-                one += bias_of(bias, chunk)
+                score_map += bias_of_chunk(bias, chunk)
         return self.weighing.weigh(scores, chunk)
 
 
-def _part(x: Tensor | None, chunk: ScoreChunk) -> Tensor | None:
+def _rows_of(x: Tensor | None, chunk: ScoreChunk) -> Tensor | None:
     if x is None:
         return None
     return x[:, :, chunk.queries] if len(x) == 1 else x[chunk.rows, :, chunk.queries]
@@ -217,18 +217,18 @@ class ChunkedMix(torch.autograd.Function):
     def forward(
         ctx: Any, plan: ChunkPlan, scale: float, parameter: Tensor | None, bias: Tensor | None, v: Tensor, *qk: Tensor
     ) -> Tensor:
-        y, kept = beside(v, qk[0].shape[2]), list[Tensor]()
+        y, kept = empty_output(v, qk[0].shape[2]), list[Tensor]()
         for rows in plan.rows:
-            values, *both = (stacked(x[rows]) for x in (v, *qk))
-            for chunk, sight in plan.of_rows(rows):
-                found = plan.weights(both, bias, scale, chunk, sight)
-                if plan.keeps:
-                    kept += found
-                weights = found[0] if sight.shown is None else found[0] * sight.shown
-                answers = torch.bmm(weights.flatten(0, 1), values[:, chunk.seen])
-                y[rows, :, chunk.queries] = torch.unflatten(answers, 0, (-1, plan.heads))
+            values, *qk_rows = (fold_heads(x[rows]) for x in (v, *qk))
+            for chunk, mask in plan.of_rows(rows):
+                tensors = plan.weights(qk_rows, bias, scale, chunk, mask)
+                if plan.saves_tensors:
+                    kept += tensors
+                weights = tensors[0] if mask.shown is None else tensors[0] * mask.shown
+                outputs = torch.bmm(weights.flatten(0, 1), values[:, chunk.seen])
+                y[rows, :, chunk.queries] = torch.unflatten(outputs, 0, (-1, plan.heads))
         ctx.save_for_backward(bias, v, *qk, *kept)
-        ctx.given = plan, scale
+        ctx.plan, ctx.scale = plan, scale
         return y
 
     @staticmethod
@@ -239,67 +239,67 @@ class ChunkedMix(torch.autograd.Function):
         With weights P, output y = P v and dy its gradient: dv = P^T dy, dP = dy v^T. `slopes` gives the gradient dS of
         each score map, and scale q k^T + bias then dq = scale dS k, dk = scale dS^T q and, summed, the bias.
         """
-        plan, scale = ctx.given
+        plan, scale = ctx.plan, ctx.scale
         weighing, maps, heads = plan.weighing, plan.maps, plan.heads
         bias, *saved = ctx.saved_tensors
         v, *qk = saved[: 1 + 2 * maps]
         kept = iter(saved[1 + 2 * maps :])
-        to_bias = torch.zeros_like(bias) if ctx.needs_input_grad[3] else None
-        totals = [beside(x, x.shape[2]) for x in (v, *qk)]
+        dbias = torch.zeros_like(bias) if ctx.needs_input_grad[3] else None
+        totals = [empty_output(x, x.shape[2]) for x in (v, *qk)]
         for rows in plan.rows:
-            dy, values, *both = (stacked(x[rows]) for x in (grad, v, *qk))
-            sums = [torch.empty_like(x) for x in (values, *both)]
-            for chunk, sight in plan.of_rows(rows):
-                if plan.keeps:
-                    found = tuple(next(kept) for _ in range(weighing.tensors))
+            dy, values, *qk_rows = (fold_heads(x[rows]) for x in (grad, v, *qk))
+            sums = [torch.empty_like(x) for x in (values, *qk_rows)]
+            for chunk, mask in plan.of_rows(rows):
+                if plan.saves_tensors:
+                    tensors = tuple(next(kept) for _ in range(weighing.tensors))
                 else:
-                    found = plan.weights(both, bias, scale, chunk, sight)
-                own = dy[:, chunk.queries]
-                if sight.shown is not None:  # outputs of 0 have no gradient
-                    own = (torch.unflatten(own, 0, (-1, heads)) * sight.shown).flatten(0, 1)
-                add_to(sums[0], torch.bmm(found[0].flatten(0, 1).transpose(1, 2), own), chunk)
-                above = torch.bmm(own, values[:, chunk.seen].transpose(1, 2))
-                slopes = weighing.slopes(found, torch.unflatten(above, 0, (-1, heads)))
-                if to_bias is not None:
-                    into = bias_of(to_bias, chunk)
+                    tensors = plan.weights(qk_rows, bias, scale, chunk, mask)
+                dy_chunk = dy[:, chunk.queries]
+                if mask.shown is not None:  # outputs of 0 have no gradient
+                    dy_chunk = (torch.unflatten(dy_chunk, 0, (-1, heads)) * mask.shown).flatten(0, 1)
+                accumulate(sums[0], torch.bmm(tensors[0].flatten(0, 1).transpose(1, 2), dy_chunk), chunk)
+                dweights = torch.bmm(dy_chunk, values[:, chunk.seen].transpose(1, 2))
+                slopes = weighing.slopes(tensors, torch.unflatten(dweights, 0, (-1, heads)))
+                if dbias is not None:
+                    dbias_chunk = bias_of_chunk(dbias, chunk)
                     for slope in slopes[: weighing.masked]:
-                        into += slope.sum_to_size(into.shape)
+                        dbias_chunk += slope.sum_to_size(dbias_chunk.shape)
                 for number, slope in enumerate(slopes):
                     slope = slope.flatten(0, 1)
-                    query, key = both[number][:, chunk.queries], both[maps + number][:, chunk.seen]
-                    sums[1 + number][:, chunk.queries] = product(slope, key, scale)
-                    add_to(sums[1 + maps + number], product(slope.transpose(1, 2), query, scale), chunk)
-            for total, one in zip(totals, sums, strict=True):
-                total[rows] = torch.unflatten(one, 0, (-1, heads))
-        return None, None, weighing.parameter_gradient(), to_bias, *totals
+                    query, key = qk_rows[number][:, chunk.queries], qk_rows[maps + number][:, chunk.seen]
+                    sums[1 + number][:, chunk.queries] = scaled_bmm(slope, key, scale)
+                    accumulate(sums[1 + maps + number], scaled_bmm(slope.transpose(1, 2), query, scale), chunk)
+            for total, part in zip(totals, sums, strict=True):
+                total[rows] = torch.unflatten(part, 0, (-1, heads))
+        return None, None, weighing.parameter_gradient(), dbias, *totals
 
 
-def stacked(x: Float[Tensor, "n H T D"]) -> Float[Tensor, "n*H T D"]:
+def fold_heads(x: Float[Tensor, "n H T D"]) -> Float[Tensor, "n*H T D"]:
     """Return x with rows and heads as one batch dimension, contiguous for `torch.bmm`."""
     return x.contiguous().flatten(0, 1)
 
 
-def beside(x: Float[Tensor, "B H S E"], length: int) -> Float[Tensor, "B H T E"]:
+def empty_output(x: Float[Tensor, "B H S E"], length: int) -> Float[Tensor, "B H T E"]:
     """Return an uninitialized tensor of `length` tokens, in memory [B, T, H, E] as the projections of a layer."""
     return x.new_empty(x.shape[0], length, x.shape[1], x.shape[3]).transpose(1, 2)
 
 
-def product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+def scaled_bmm(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """Return scale a b, in one call."""
     shape = a.shape[0], a.shape[1], b.shape[2]
     return torch.baddbmm(a.new_empty(()).expand(shape), a, b, beta=0, alpha=scale)
 
 
-def bias_of(bias: Float[Tensor, "b h T S"], chunk: ScoreChunk) -> Float[Tensor, "b h t s"]:
+def bias_of_chunk(bias: Float[Tensor, "b h T S"], chunk: ScoreChunk) -> Float[Tensor, "b h t s"]:
     """Return a view of the bias of a chunk."""
-    part = _part(bias, chunk)
-    assert part is not None
-    return part[..., chunk.seen]
+    rows = _rows_of(bias, chunk)
+    assert rows is not None
+    return rows[..., chunk.seen]
 
 
-def add_to(total: Float[Tensor, "N S D"], part: Float[Tensor, "N s D"], chunk: ScoreChunk) -> None:
-    """Accumulate the gradients of the keys of a chunk; the first chunk initializes all of them."""
+def accumulate(total: Float[Tensor, "N S D"], chunk_grad: Float[Tensor, "N s D"], chunk: ScoreChunk) -> None:
+    """Accumulate gradients of keys or values; the first chunk of its rows has all keys and initializes `total`."""
     if chunk.first:
-        total.copy_(part)
+        total.copy_(chunk_grad)
     else:
-        total[:, chunk.seen] += part
+        total[:, chunk.seen] += chunk_grad

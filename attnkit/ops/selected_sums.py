@@ -13,11 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnkit.ops.autograd import once_differentiable
-from attnkit.ops.score_chunks import CHUNK, product
+from attnkit.ops.score_chunks import CHUNK_SCORES, scaled_bmm
 
-QUERIES = 32
+BLOCK_QUERIES = 32
 """Number of queries of a block; larger triangles cost more than they save."""
-KEPT = 2**21
+MAX_KEPT = 2**21
 """Maximum number of elements of the sums for which selection scores are kept for the backward pass, not recomputed."""
 
 
@@ -43,47 +43,47 @@ class SelectedSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         rows, queries = q.shape[:2]
-        sums, total, kept = q.new_empty(rows, queries, queries), q.new_zeros(rows, queries), list[Tensor]()
+        sums, total, saved = q.new_empty(rows, queries, queries), q.new_zeros(rows, queries), list[Tensor]()
         for block in blocks(q):
             taken = _taken(q, k, q_pos, k_pos, scale, block)
-            before, own = total[block.rows, : block.last], sums[block.rows, block.first : block.last]
-            earlier = _ones(taken).tril_(-1).expand(len(taken), -1, -1)  # sums over m < i of the block
-            torch.baddbmm(before[:, None], earlier, taken, beta=-1, alpha=-1, out=own[..., : block.last])
-            own[..., block.last :] = 0
+            before, block_sums = total[block.rows, : block.last], sums[block.rows, block.first : block.last]
+            triangle = _ones(taken).tril_(-1).expand(len(taken), -1, -1)  # sums over m < i of the block
+            torch.baddbmm(before[:, None], triangle, taken, beta=-1, alpha=-1, out=block_sums[..., : block.last])
+            block_sums[..., block.last :] = 0
             before += taken.sum(1)
-            if sums.numel() <= KEPT:
-                kept.append(taken)
-        ctx.save_for_backward(q, k, q_pos, k_pos, *kept)
+            if sums.numel() <= MAX_KEPT:
+                saved.append(taken)
+        ctx.save_for_backward(q, k, q_pos, k_pos, *saved)
         ctx.scale = scale
         return sums, total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, of_total: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, dtotal: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of q and k, from the last block of queries to the first.
 
-        `behind` is the gradient of a selection score by the total and by the sums of all later blocks.
+        `dlater` is the gradient of the selection scores [B, T] by the total and by the sums of all later blocks.
         """
-        q, k, q_pos, k_pos, *kept = ctx.saved_tensors
-        to_q, to_k, behind = torch.empty_like(q), torch.empty_like(k), of_total.clone()
+        q, k, q_pos, k_pos, *saved = ctx.saved_tensors
+        dq, dk, dlater = torch.empty_like(q), torch.empty_like(k), dtotal.clone()
         for block in reversed(list(blocks(q))):
             rows, queries, seen = block.rows, slice(block.first, block.last), slice(block.last)
-            taken = kept.pop() if kept else _taken(q, k, q_pos, k_pos, ctx.scale, block)
-            own, sums = grad[rows, queries, seen], behind[rows, seen]
-            later = _ones(taken).triu_(1).expand(len(taken), -1, -1)  # m is in the sums of i > m
-            slopes = torch.baddbmm(sums[:, None], later, own, alpha=-1)
-            sums -= own.sum(1)
-            slopes = torch.ops.aten.threshold_backward(slopes, taken, 0)  # of relu, in one pass
-            to_q[rows, queries] = product(slopes, k[rows, seen], ctx.scale)
-            into = product(slopes.transpose(1, 2), q[rows, queries], ctx.scale)
+            taken = saved.pop() if saved else _taken(q, k, q_pos, k_pos, ctx.scale, block)
+            block_grad, from_later = grad[rows, queries, seen], dlater[rows, seen]
+            triangle = _ones(taken).triu_(1).expand(len(taken), -1, -1)  # m is in the sums of i > m
+            dtaken = torch.baddbmm(from_later[:, None], triangle, block_grad, alpha=-1)
+            from_later -= block_grad.sum(1)
+            dtaken = torch.ops.aten.threshold_backward(dtaken, taken, 0)  # of relu, in one pass
+            dq[rows, queries] = scaled_bmm(dtaken, k[rows, seen], ctx.scale)
+            block_dk = scaled_bmm(dtaken.transpose(1, 2), q[rows, queries], ctx.scale)
             if block.last == q.shape[1]:  # the first block of the backward pass covers all keys
-                to_k[rows] = into
+                dk[rows] = block_dk
             else:
-                to_k[rows, seen] += into
-        return to_q, to_k, None, None, None
+                dk[rows, seen] += block_dk
+        return dq, dk, None, None, None
 
 
-class RowsOfQueries(NamedTuple):
+class SumBlock(NamedTuple):
     """Queries `first` to `last` (exclusive) of some rows."""
 
     rows: slice
@@ -91,13 +91,13 @@ class RowsOfQueries(NamedTuple):
     last: int
 
 
-def blocks(q: Float[Tensor, "B T D"]) -> Iterator[RowsOfQueries]:
+def blocks(q: Float[Tensor, "B T D"]) -> Iterator[SumBlock]:
     """Yield the blocks of a call, for each slice of rows in the order of queries."""
     rows, queries = q.shape[:2]
-    depth = max(1, CHUNK // (min(QUERIES, queries) * queries))
+    depth = max(1, CHUNK_SCORES // (min(BLOCK_QUERIES, queries) * queries))
     for row in range(0, rows, depth):
-        for first in range(0, queries, QUERIES):
-            yield RowsOfQueries(slice(row, row + depth), first, min(first + QUERIES, queries))
+        for first in range(0, queries, BLOCK_QUERIES):
+            yield SumBlock(slice(row, row + depth), first, min(first + BLOCK_QUERIES, queries))
 
 
 def _ones(taken: Float[Tensor, "n t s"]) -> Float[Tensor, "t t"]:
@@ -105,12 +105,12 @@ def _ones(taken: Float[Tensor, "n t s"]) -> Float[Tensor, "t t"]:
 
 
 def _taken(
-    q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float, block: RowsOfQueries
+    q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float, block: SumBlock
 ) -> Float[Tensor, "n t s"]:
     """Return the selection scores of the queries of a block for keys up to `block.last`; 0 if not before the query."""
     rows, queries, seen = block.rows, slice(block.first, block.last), slice(block.last)
-    own = slice(None) if len(q_pos) == 1 else rows
-    at, keys = q_pos[own, queries, None], k_pos[own, None, seen]
-    hidden = q.new_zeros(()).masked_fill((keys == 0) | (keys >= at), -torch.inf)
+    mask_rows = slice(None) if len(q_pos) == 1 else rows
+    q_at, k_at = q_pos[mask_rows, queries, None], k_pos[mask_rows, None, seen]
+    hidden = q.new_zeros(()).masked_fill((k_at == 0) | (k_at >= q_at), -torch.inf)
     q, k = q[rows, queries], k[rows, seen]
     return torch.baddbmm(hidden.expand(len(q), -1, -1), q, k.transpose(1, 2), alpha=scale).relu_()

@@ -53,12 +53,12 @@ class _SimpleRecurrence(torch.autograd.Function):
     def backward(ctx: Any, grad: Float[Tensor, "R T W"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x, v, start, states, gates = ctx.saved_tensors
         before = torch.cat((start[:, None], states[:, :-1]), 1)
-        derivatives = (before - x) * gates * (1 - gates)  # d c_t / d g_t
-        through = torch.addcmul(gates, derivatives, v)  # d c_t / d c_{t-1}, directly and through the gate
-        whole = torch.empty_like(grad)  # gradients of the states, with those from later states
+        by_gate = (before - x) * gates * (1 - gates)  # d c_t / d g_t
+        by_state = torch.addcmul(gates, by_gate, v)  # d c_t / d c_{t-1}, directly and through the gate
+        dstates = torch.empty_like(grad)  # gradients of the states, with those from later states
         carried = torch.zeros_like(start)
         for t in reversed(range(grad.shape[1])):
-            torch.add(grad[:, t], carried, out=whole[:, t])
-            carried = whole[:, t] * through[:, t]
-        to_g = whole * derivatives
-        return whole - whole * gates, to_g, (to_g * before).sum((0, 1)), carried
+            torch.add(grad[:, t], carried, out=dstates[:, t])
+            carried = dstates[:, t] * by_state[:, t]
+        to_g = dstates * by_gate
+        return dstates - dstates * gates, to_g, (to_g * before).sum((0, 1)), carried

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-SMALLEST = 64
+MIN_QUERIES = 64
 """Minimum number of queries of a block; in smaller blocks call overhead exceeds the saved work."""
 
 
@@ -22,8 +22,8 @@ class Band(NamedTuple):
     def of(cls, reach: int, length: int, *, causal: bool) -> "Band":
         """Return the layout for distances up to `reach`; blocks are longer for wider windows, to limit overlaps."""
         reach = min(reach, length)
-        wide = max(SMALLEST, reach // 2 if causal else reach)
-        return cls(min(wide, length), reach, 0 if causal else reach)
+        step = max(MIN_QUERIES, reach // 2 if causal else reach)
+        return cls(min(step, length), reach, 0 if causal else reach)
 
     @property
     def width(self) -> int:
@@ -45,16 +45,16 @@ class Band(NamedTuple):
         """Return the mask of each window: the pattern, without keys that are padding or beyond the row."""
         if valid is None:
             valid = torch.ones(1, length, dtype=torch.bool, device=pattern.device)
-        spare = self.blocks(length) * self.step - length
-        real = F.pad(valid, (self.before, spare + self.after)).unfold(1, self.width, self.step)
-        shared = (pattern & real.unsqueeze(2)).expand(rows, -1, -1, -1)  # [B, n, step, width]
-        return shared.flatten(0, 1).unsqueeze(1)
+        missing = self.blocks(length) * self.step - length
+        unpadded = F.pad(valid, (self.before, missing + self.after)).unfold(1, self.width, self.step)
+        allowed = (pattern & unpadded.unsqueeze(2)).expand(rows, -1, -1, -1)  # [B, n, step, width]
+        return allowed.flatten(0, 1).unsqueeze(1)
 
     def cut(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H step D"]:
         """Return the blocks of all rows; the last block of a row is padded with zeros."""
         x = x.transpose(1, 2)
-        spare = -x.shape[1] % self.step
-        x = F.pad(x, (0, 0, 0, 0, 0, spare)) if spare else x
+        missing = -x.shape[1] % self.step
+        x = F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
         return x.reshape(-1, self.step, *x.shape[2:]).transpose(1, 2)
 
     def join(self, x: Float[Tensor, "blocks H step D"], length: int) -> Float[Tensor, "B H T D"]:
@@ -83,22 +83,22 @@ class Band(NamedTuple):
 
     def add(self, flat: Tensor, first: int, pieces: Float[Tensor, "n H width D"]) -> None:
         """Add `pieces`, the windows of the blocks from `first` on, to their keys in `flat`."""
-        some = flat[first * self.step :]
+        tail = flat[first * self.step :]
         # windows overlap, but `step` columns of them do not: one addition for all blocks at a time
         for start in range(0, self.width, self.step):
-            part = pieces[:, :, start : start + self.step].transpose(1, 2)
-            self._views(some, start, part.shape[1])[: len(part)].add_(part)
+            columns = pieces[:, :, start : start + self.step].transpose(1, 2)
+            self._views(tail, start, columns.shape[1])[: len(columns)].add_(columns)
 
     def _views(self, flat: Tensor, start: int, width: int) -> Tensor:
         """Return columns start .. start + width of every window [blocks, width, H, D], without a copy."""
         count = (flat.shape[0] - self.before - self.after) // self.step
-        key, *inner = flat.stride()
+        key, *rest = flat.stride()
         shape = (count, width, *flat.shape[1:])
-        strides = (key * self.step, key, *inner)
+        strides = (key * self.step, key, *rest)
         return flat.as_strided(shape, strides, flat.storage_offset() + start * key)
 
     def inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
         """Return the view of the keys [B, H, T, D] in the result of `flat`."""
         whole = self.blocks(length) * self.step
-        inner = flat[self.before : self.before + rows * whole]
-        return torch.unflatten(inner, 0, (rows, whole))[:, :length].transpose(1, 2)
+        keys = flat[self.before : self.before + rows * whole]
+        return torch.unflatten(keys, 0, (rows, whole))[:, :length].transpose(1, 2)

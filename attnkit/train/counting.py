@@ -45,7 +45,7 @@ def count(job: TrainingJob) -> None:
     rows = train_epoch(job.prepared, job.recipe, 0, job.seed)
     model.count(_batches(rows, job))
     model = model.to(job.device)
-    has_vectors = isinstance(model, NaiveBayes) and model.how.estimate == "skip-gram"
+    has_vectors = isinstance(model, NaiveBayes) and model.config.estimate == "skip-gram"
     steps = train.steps if has_vectors else 1
     job.emit(events.StartedEvent(job.run.name, steps, model.numbers, str(job.device), "fp32"))
     if isinstance(model, NaiveBayes) and has_vectors:

@@ -68,7 +68,7 @@ def both_paths(
     real = (mask.valid if mask.layout != "packed" else mask.valid.expand(len(parts[0]), -1))[:, None, :, None]
     for limit in (0, 10**9):
         monkeypatch.setattr(sparse_pattern, "PLAIN_UP_TO", limit)
-        monkeypatch.setattr(sliding_window, "SMALLEST", 16 if limit == 0 else 64)
+        monkeypatch.setattr(sliding_window, "MIN_QUERIES", 16 if limit == 0 else 64)
         y = made(*parts, mask).y * real
         loss = (y * torch.linspace(1, 2, y[0].numel(), dtype=y.dtype).view_as(y[0])).sum()
         found.append((y.detach(), *torch.autograd.grad(loss, parts)))

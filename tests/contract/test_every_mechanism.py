@@ -9,7 +9,7 @@ from helpers.watched_device import watch_updates_and_steps
 
 from attnkit import mechanisms
 from attnkit.contract import CONTRACTS, ROLES, Contract, Subject, run
-from attnkit.contract.identities import possible
+from attnkit.contract.identities import supports_role
 from attnkit.mechanisms import entmax
 
 CASES = [pytest.param(*case[:2], id=case.subject.name, marks=case.marks) for case in cases()]
@@ -40,7 +40,7 @@ def test_the_contracts_are_kept(subject: Subject, contracts: list[Contract]) -> 
 def of_last_roles() -> Iterator[Any]:
     """Every mechanism with its defaults in each role; but for the last that it has, with `-m every`."""
     for word in mechanisms.names():
-        able = [one for role in ROLES if possible(one := named(word, role, next(options(word))))]
+        able = [one for role in ROLES if supports_role(one := named(word, role, next(options(word))))]
         for one in able:
             yield pytest.param(one, id=one.name, marks=[pytest.mark.every] * (one is not able[-1]))
 

@@ -7,7 +7,7 @@ import pytest
 
 from attnkit import mechanisms
 from attnkit.contract import CONTRACTS, ROLES, Contract, Role, Subject
-from attnkit.contract.identities import possible
+from attnkit.contract.identities import supports_role
 from attnkit.contract.subject import HEADS, WIDTH
 from attnkit.layers.positions import Rotary
 from attnkit.mechanisms import facts
@@ -173,7 +173,7 @@ def cases() -> Iterator[Case]:
     everything = {contract.name for contract in CONTRACTS}
     for word in mechanisms.names():
         default, *others = options(word)
-        last = [role for role in ROLES if possible(named(word, role, default))][-1]
+        last = [role for role in ROLES if supports_role(named(word, role, default))][-1]
         for role in ROLES:
             yield from _split(named(word, role, default), everything, everything, role != last)
         if "rope" in facts(word).positions:
@@ -181,7 +181,7 @@ def cases() -> Iterator[Case]:
                 rotary = named(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})
                 yield from _split(rotary, OF_ROTARY, {"steps"}, role == "encoder" or word not in TURNED)
         for chosen in others:
-            able = [role for role in ROLES if possible(named(word, role, chosen))]
+            able = [role for role in ROLES if supports_role(named(word, role, chosen))]
             for role in ROLES:
                 subject, rare = named(word, role, chosen), role != able[-1]
                 yield from _split(subject, breakable(word, chosen), QUICK, rare)
@@ -189,7 +189,7 @@ def cases() -> Iterator[Case]:
 
 def _split(subject: Subject, names: set[str], quick: set[str], rare: bool = False) -> Iterator[Case]:
     """Those that a plain `pytest` runs, and the others."""
-    able = possible(subject)
+    able = supports_role(subject)
     kept = [
         contract
         for contract in CONTRACTS

@@ -124,7 +124,7 @@ def _moved(layer: MultiHead) -> MultiHead:
 
 def _update(subject: Subject, layer: MultiHead, x: Tensor, valid: Tensor) -> None:
     """Forward and backward in training."""
-    y = subject.answer(layer.train(), x, valid, queries=x[:, :QUERIES])
+    y = subject.output(layer.train(), x, valid, queries=x[:, :QUERIES])
     y.float().sum().backward()  # type: ignore[no-untyped-call]
 
 

@@ -44,7 +44,7 @@ def test_steps_go_on_from_a_text_that_was_read_in_blocks(length: int, monkeypatc
     valid = torch.ones(2, length + 1, dtype=torch.bool)
     valid[1, : length // 2] = False
     whole = layer(x, Mask.of(valid, length + 1, causal=True)).y
-    monkeypatch.setattr(score_chunks, "LEAST", 1)
+    monkeypatch.setattr(score_chunks, "MIN_SCORES", 1)
     state = layer(x[:, :-1], Mask.of(valid[:, :-1], length, causal=True)).state
     step = layer(x[:, -1:], Mask.of(valid, 1, causal=True, start=length), state=state).y
     torch.testing.assert_close(step, whole[:, -1:])

@@ -84,9 +84,9 @@ def test_steps_of_reordered_and_leaving_rows_are_those_of_the_plain_decoder(
     """Also past the room that caches have at first, and with each form of products."""
     for module in (onednn, fast_decoder):
         monkeypatch.setattr(module, "WIDER", wider)
-    monkeypatch.setattr(onednn, "LEAST_WORK", 5000)
-    monkeypatch.setattr(fast_decoder, "PACKED_FROM", 1)
-    monkeypatch.setattr(fast_decoder, "ROOM", 7)
+    monkeypatch.setattr(onednn, "MIN_WORK", 5000)
+    monkeypatch.setattr(fast_decoder, "MIN_PACKED_WEIGHTS", 1)
+    monkeypatch.setattr(fast_decoder, "INITIAL_POSITIONS", 7)
     model, source, random = made(), sources(sentences), torch.Generator().manual_seed(2)
     reader = FastDecoder.of(model)
     assert reader is not None

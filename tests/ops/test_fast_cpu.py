@@ -73,9 +73,9 @@ def test_modules_are_imported_without_an_operator(missing: str) -> None:
 def test_linear_layers_are_right_without_an_operator(
     trained: bool, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn, "LEAST_WORK", 1)
+    monkeypatch.setattr(onednn, "MIN_WORK", 1)
     monkeypatch.setattr(onednn, "WIDER", True)
-    monkeypatch.setattr(onednn, "LEAST_TRAINING_WORK", 1)
+    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 1)
     layer, x = onednn.Linear(48, 33), torch.randn(5, 7, 48).requires_grad_(trained)
     with torch.set_grad_enabled(trained):
         y, plain = layer(x), F.linear(x, layer.weight, layer.bias)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.ops import fast_cpu, onednn
-from attnkit.ops.onednn import LEAST_WORK, Linear
+from attnkit.ops.onednn import MIN_WORK, Linear
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_strided_inputs_are_read_right() -> None:
 
 
 def test_many_rows_without_grad_take_the_fast_product(calls: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = LEAST_WORK // 64
+    rows = MIN_WORK // 64
     monkeypatch.setattr(onednn, "WIDER", True)
     layer, x = Linear(8, 8), torch.randn(2, rows, 8)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_many_rows_without_grad_take_the_fast_product(calls: list, monkeypatch: 
 
 
 def test_few_trained_rows_and_other_types_take_torch_s_product(calls: list) -> None:
-    layer, x = Linear(8, 8), torch.randn(LEAST_WORK // 64, 8)
+    layer, x = Linear(8, 8), torch.randn(MIN_WORK // 64, 8)
     layer(x).sum().backward()
     assert layer.weight.grad is not None
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_few_trained_rows_and_other_types_take_torch_s_product(calls: list) -> N
 def test_gradients_of_many_rows_are_those_of_torch(
     bias: bool, frozen: str, calls: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn, "LEAST_TRAINING_WORK", 1)
+    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 1)
     layer = Linear(48, 33, bias)
     x = torch.randn(33, 5, 48).transpose(0, 1).requires_grad_("x" not in frozen.split())
     for name, parameter in layer.named_parameters():
@@ -94,7 +94,7 @@ def test_gradients_of_many_rows_are_those_of_torch(
 
 
 def test_second_derivatives_are_those_of_torch(calls: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "LEAST_TRAINING_WORK", 1)
+    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 1)
     layer, x = Linear(6, 4), torch.randn(3, 6).requires_grad_()
     found = []
     for y in (layer(x), F.linear(x, layer.weight, layer.bias)):

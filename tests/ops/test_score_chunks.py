@@ -33,7 +33,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, *given: object, chunked: bool = T
     apply = score_chunks.ChunkedMix.apply
     monkeypatch.setattr(score_chunks.ChunkedMix, "apply", lambda *each: (taken.append(1), apply(*each))[1])
     for least in (1, 10**12):
-        monkeypatch.setattr(score_chunks, "LEAST", least)
+        monkeypatch.setattr(score_chunks, "MIN_SCORES", least)
         found.append(with_gradients(*given))  # type: ignore[arg-type]
     assert len(taken) == chunked
     for one, whole in zip(*found, strict=True):
@@ -50,9 +50,9 @@ def test_chunks_answer_as_whole_maps(
 ) -> None:
     if word in CAUSAL_ONLY and not causal:
         pytest.skip("it hides the future")
-    monkeypatch.setattr(score_chunks, "CHUNK", chunk)
-    monkeypatch.setattr(score_chunks, "LONG_HEIGHT", 1)
-    monkeypatch.setattr(score_chunks, "KEPT", 0 if chunk == 600 else 2**24)
+    monkeypatch.setattr(score_chunks, "CHUNK_SCORES", chunk)
+    monkeypatch.setattr(score_chunks, "MIN_QUERIES", 1)
+    monkeypatch.setattr(score_chunks, "MAX_KEPT_SCORES", 0 if chunk == 600 else 2**24)
     torch.manual_seed(length)
     heads = {} if word == "differential" else {"key_heads": 2}
     layer = MultiHead.build(word, 24, 4, 100, **WORDS[word], **heads).double()
@@ -84,9 +84,9 @@ def test_chunks_answer_for_another_sequence(word: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_long_text_never_has_a_whole_map(word: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even of which keys may be seen."""
-    monkeypatch.setattr(score_chunks, "LEAST", 1)
-    monkeypatch.setattr(score_chunks, "CHUNK", 1)
-    monkeypatch.setattr(score_chunks, "SIGHTS", 0)
+    monkeypatch.setattr(score_chunks, "MIN_SCORES", 1)
+    monkeypatch.setattr(score_chunks, "CHUNK_SCORES", 1)
+    monkeypatch.setattr(score_chunks, "MAX_KEPT_MASK", 0)
     length, sizes, dense = 600, list[int](), Mask.dense
     monkeypatch.setattr(Mask, "dense", lambda mask: (found := dense(mask), sizes.append(found.numel()))[0])
     valid = torch.ones(2, length, dtype=torch.bool)
@@ -99,7 +99,7 @@ def test_a_long_text_never_has_a_whole_map(word: str, packed: bool, monkeypatch:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_second_derivative_through_chunks_is_refused(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_chunks, "LEAST", 1)
+    monkeypatch.setattr(score_chunks, "MIN_SCORES", 1)
     layer, x = MultiHead.build(word, 8, 2, 9, **WORDS[word]), torch.randn(1, 9, 8, requires_grad=True)
     y = layer(x, Mask.packed(9, x.device, causal=True)).y
     with pytest.raises(RuntimeError, match="differentiable once"):

@@ -56,10 +56,10 @@ def check(
 def _results(word: str, role: "Role", values: Mapping[str, Any], depth: int) -> "list[Result]":
     """The result of each contract for one layer; impossible options are an error of the user."""
     from attnkit.contract import CONTRACTS, Subject, run
-    from attnkit.contract.identities import possible
+    from attnkit.contract.identities import supports_role
 
     subject = Subject.of(word, role, values, depth=depth)
-    if possible(subject):
+    if supports_role(subject):
         subject.try_options()
     return [run(contract, subject) for contract in CONTRACTS]
 
