@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
-from attnkit.ops.linear_attention import FeatureMaps, answers, causal, whole
+from attnkit.ops.linear_attention import FeatureMaps, outputs, causal, bidirectional
 
 
 class Kernel(Unscored):
@@ -45,11 +45,11 @@ class Kernel(Unscored):
         """Compute kernel attention. The state is `linear_attention.Sums`: phi(k)^T [v, 1] and the peaks."""
         maps = self.maps()
         if k is None or v is None:
-            return Out(answers(maps, q, state), state)
+            return Out(outputs(maps, q, state), state)
         real = real_keys(mask, k)
         if mask.causal:
             return Out(*causal(maps, self.chunk, q, k, v, real, state))
-        return Out(*whole(maps, q, k, v, real, state))
+        return Out(*bidirectional(maps, q, k, v, real, state))
 
 
 def real_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:

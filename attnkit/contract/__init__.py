@@ -1,8 +1,8 @@
 """Properties that all attention mechanisms must have, with the functions that test them.
 
 A contract is a name, a statement and a function of a `Subject`: a mechanism with options in one role. The function
-yields the errors that it measures, or raises `Broken`. The tests run all contracts on all mechanisms, `attnkit check
-NAME` on one mechanism.
+yields the errors that it measures, or raises `Broken`. The tests run all contracts on all mechanisms, and
+`attnkit check NAME` on one mechanism.
 
 Start with `suite.CONTRACTS` (all contracts), `subject.Subject` (a mechanism under test) and `identities` (quantities
 that must be equal). Imports `mechanisms`, `layers` and the packages below them.

@@ -98,10 +98,10 @@ def _difference(subject: Subject, x: Tensor, directions: Sequence[Tensor], valid
     """Return the derivative of the random sum along `directions` by central differences."""
     sums = []
     for signed_step in (step, -step):
-        copy_ = subject.copy()
-        for parameter, direction in zip(copy_.parameters(), directions[1:], strict=True):
+        shifted = subject.copy()
+        for parameter, direction in zip(shifted.parameters(), directions[1:], strict=True):
             parameter.add_(signed_step * direction)
-        y = subject.real_outputs(copy_, x + signed_step * directions[0], valid)
+        y = subject.real_outputs(shifted, x + signed_step * directions[0], valid)
         sums.append((y * random_like(y)).sum())
     return (sums[0] - sums[1]) / (2 * step)
 

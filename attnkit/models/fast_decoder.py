@@ -163,10 +163,7 @@ class FastAttention:
         keys, values = cache
         queries = q.reshape(values.shape[0], -1, q.shape[3])  # [n, K, D]
         scores = torch.baddbmm(biases, queries, keys, alpha=self.scale)
-        return self.merge(torch.bmm(scores.softmax(2), values).view(q.shape))
-
-    def merge(self, y: Float[Tensor, "B H K D"]) -> Float[Tensor, "R W"]:
-        """Return the concatenated heads of each row, projected by the output matrix."""
+        y = torch.bmm(scores.softmax(2), values).view(q.shape)
         return self.output(y.transpose(1, 2).reshape(-1, self.heads * y.shape[3]))
 
 

@@ -48,8 +48,8 @@ class NGram(CountedModel):
         self.order = model.order
         self.register_buffer("lower", torch.zeros(1 if self.order == 1 else self.size, self.size))
         for name in TABLES if self.order == 3 else ():
-            whole = name in ("contexts", "starts", "tokens")
-            dtype = torch.long if whole else None
+            integer = name in ("contexts", "starts", "tokens")
+            dtype = torch.long if integer else None
             self.register_buffer(name, torch.zeros(1 if name == "starts" else 0, dtype=dtype))
 
     def make_room(self, weights: Mapping[str, Tensor]) -> None:

@@ -114,9 +114,9 @@ class Transformer(Model):
         self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
         if self.encoder is None:
-            fresh = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-            pads = real is not None or state.fixed is not None  # there may be padding between tokens
-            return self._advance_decoder(ids, fresh, Decode(state.moving, () if pads else None))
+            unpadded = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+            may_have_padding = real is not None or state.fixed is not None  # there may be padding between tokens
+            return self._advance_decoder(ids, unpadded, Decode(state.moving, () if may_have_padding else None))
         if real is not None:
             raise ValueError("targets of a model with a source are not padded")
         states, seen = state.moving
@@ -149,7 +149,7 @@ class Transformer(Model):
         memory, _, _ = self.encoder(self.embed_source(source, mask.q_pos), mask)
         return memory, valid
 
-    def _advance_decoder(self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode) -> tuple[Tensor, Decode]:
+    def _advance_decoder(self, ids: Int[Tensor, "R t"], unpadded: Tensor, state: Decode) -> tuple[Tensor, Decode]:
         """Read tokens by a decoder-only model; `fresh` is False on padding.
 
         If `state.fixed` is None, padding is at the end of rows only, where no other token attends to it, so mechanisms
@@ -157,13 +157,13 @@ class Transformer(Model):
         """
         states, seen = state.moving
         if isinstance(seen, CachePositions):
-            seen = seen.add(fresh)
-            new = seen.positions[:, -ids.shape[1] :]
-            mask = Mask(new, seen.positions, seen.valid, True)
-            x, states, _ = self.decoder(self.embed_target(ids, new), mask, states)
+            seen = seen.add(unpadded)
+            positions = seen.positions[:, -ids.shape[1] :]
+            mask = Mask(positions, seen.positions, seen.valid, True)
+            x, states, _ = self.decoder(self.embed_target(ids, positions), mask, states)
             return x, Decode((states, seen), ())
         start = 0 if seen is None else seen.shape[1]
-        valid = fresh if seen is None else torch.cat((seen, fresh), 1)
+        valid = unpadded if seen is None else torch.cat((seen, unpadded), 1)
         if state.fixed is None:
             mask = Mask.packed(valid.shape[1], ids.device, causal=True, start=start)
         else:

@@ -60,11 +60,11 @@ def _blockwise(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tens
     if size <= MIN_BLOCK:
         return [plain(q, k, total) for q in queries]
     step = MIN_BLOCK if size <= BLOCK else BLOCK
-    if spare := -size % step:  # padded with the last total: exp(0 - total) might overflow
-        *queries, k = (F.pad(x, (0, 0, 0, spare)) for x in (*queries, k))
-        total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], spare, -1)), -2)
-    *blocks, of_keys, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
-    within = torch.cat(_blockwise(blocks, of_keys, decays), -2)  # [*n, C / step, queries x step, step]
+    if missing := -size % step:  # padded with the last total: exp(0 - total) might overflow
+        *queries, k = (F.pad(x, (0, 0, 0, missing)) for x in (*queries, k))
+        total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], missing, -1)), -2)
+    *blocks, key_blocks, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
+    within = torch.cat(_blockwise(blocks, key_blocks, decays), -2)  # [*n, C / step, queries x step, step]
     rows = []
     for number, block in enumerate(within.unbind(-3)):
         start = number * step
@@ -73,7 +73,7 @@ def _blockwise(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tens
         left = torch.cat([q[..., number, :, :] * decay for q in blocks], -2)
         right = k[..., :start, :] * (start_total - total[..., :start, :]).exp()
         row = torch.cat((left @ right.transpose(-1, -2), block), -1)
-        rows.append(F.pad(row, (0, size + spare - start - step)))
+        rows.append(F.pad(row, (0, size + missing - start - step)))
     return [product[..., :size, :size] for product in _regroup(rows, len(queries))]
 
 

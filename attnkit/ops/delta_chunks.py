@@ -117,7 +117,7 @@ class _DeltaChunks(torch.autograd.Function):
         dreaders, dtotal = torch.zeros_like(readers), torch.zeros_like(keys[..., :1])
         dstate = None if dstate is None else dstate.reshape(-1, key_width, value_width)
         dwritten = pairs[:, :, 1].mT @ dread[:, :, 1]  # y = ... + (q k^T) N
-        missing, ends = chunks - len(states), [*states[1:], last] if ctx.has_state else [*states, last]
+        without_state, ends = chunks - len(states), [*states[1:], last] if ctx.has_state else [*states, last]
         for c in reversed(range(chunks)):
             if dstate is not None:  # of the state after the chunk
                 dwritten[:, c].baddbmm_(keys[:, c] * to_end[:, c], dstate)
@@ -128,9 +128,9 @@ class _DeltaChunks(torch.autograd.Function):
                 dkeys[:, c] = 0
             # N = (1 + A)^-1 (w v - r_0 S): d(w v) = (1 + A)^-T dN, and d(r_0 S) is its negative
             torch.baddbmm(dread[:, c, 0], inverse[:, c].mT, dwritten[:, c], beta=0, alpha=-1, out=dread[:, c, 0])
-            if c < missing:
+            if c < without_state:
                 continue
-            initial = states[c - missing]
+            initial = states[c - without_state]
             torch.mul(dread[:, c], from_start[:, c, None], out=dread_raw[:, c])
             chunk_dread = dread_raw[:, c].flatten(1, 2)
             dreaders[:, c] = (chunk_dread @ initial.mT).view_as(dreaders[:, c])

@@ -113,7 +113,7 @@ class _KernelSums(torch.autograd.Function):
         denominator = q.new_empty(batch * heads, length, 1)
         squares, states = list[Tensor](), list[Tensor]()
         if causal:
-            numerators_and_denominators, sums = list[Tensor](), None  # sums over earlier chunks [N, M, E + 1]
+            chunk_u, sums = list[Tensor](), None  # sums over earlier chunks [N, M, E + 1]
             for phi, keys, chunk_values in zip(*parts(length, phi_q, phi_k, values), strict=True):
                 square = torch.bmm(phi, keys.mT).tril_()
                 u = torch.bmm(square, chunk_values)
@@ -124,13 +124,13 @@ class _KernelSums(torch.autograd.Function):
                     u.baddbmm_(phi, sums)
                     states.append(sums)
                     sums = torch.baddbmm(sums, keys.mT, chunk_values)
-                numerators_and_denominators.append(u)
+                chunk_u.append(u)
         else:
             sums = torch.bmm(phi_k.mT, values)
-            numerators_and_denominators = [torch.bmm(phi_q, sums)]
+            chunk_u = [torch.bmm(phi_q, sums)]
         assert sums is not None, "there is a token"
         start = 0
-        for u in numerators_and_denominators:
+        for u in chunk_u:
             columns = slice(start, start + u.shape[1])
             start = columns.stop
             denominator[:, columns] = u[..., -1:].masked_fill_(u[..., -1:] == 0, 1)  # a query without keys: 0 / 1

@@ -69,7 +69,7 @@ def causal(
     return y.to(v.dtype), sums
 
 
-def whole(
+def bidirectional(
     maps: FeatureMaps, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, old: Sums | None
 ) -> tuple[Tensor, Sums]:
     """Return the outputs and sums as `causal` does, with all keys [B, H, S, D] visible to all queries."""
@@ -77,7 +77,7 @@ def whole(
         return result
     sums = key_sums(maps, k, v, real)
     sums = merge(old, sums)
-    return answers(maps, q, sums), sums
+    return outputs(maps, q, sums), sums
 
 
 def by_kernel_sums(
@@ -101,7 +101,7 @@ def key_sums(maps: FeatureMaps, k: Tensor, v: Tensor, real: Tensor | None) -> Su
     return add(*prepare(maps, k, v, real), maps.exponent)
 
 
-def answers(maps: FeatureMaps, q: Tensor, sums: Sums) -> Tensor:
+def outputs(maps: FeatureMaps, q: Tensor, sums: Sums) -> Tensor:
     """Return the outputs [B, H, T, E] of queries [B, H, T, D]."""
     features = maps.q(q.to(widest(q.dtype)))
     return quotient(for_peaks(features, sums[1]) @ sums[0]).to(q.dtype)

@@ -133,7 +133,7 @@ class RecomputedBlocks(torch.autograd.Function):
                     for index, grad_part in zip(differentiable, grads, strict=False):
                         if grad_part is not None:
                             block_totals[index] += grad_part  # type: ignore[operator]
-                    sums = [_sum(*both) for both in zip(sums, grads[len(differentiable) :], strict=True)]
+                    sums = [_sum(*pair) for pair in zip(sums, grads[len(differentiable) :], strict=True)]
         remaining = iter(sums)
         parameter_grads = [next(remaining) if need else None for need in needed[len(inputs) :]]
         return None, None, None, *totals, *parameter_grads

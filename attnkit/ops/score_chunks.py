@@ -170,7 +170,8 @@ class ChunkPlan:
             yield chunk, mask
 
     def _chunk_mask(self, chunk: ScoreChunk) -> ChunkMask:
-        allowed, offset = self.mask.allowed(chunk), _rows_of(self.mask.offset, chunk)
+        allowed = self.mask.allowed(chunk)
+        offset = None if self.mask.offset is None else _rows_of(self.mask.offset, chunk)
         if allowed is None:
             return ChunkMask(offset, None)
         shown = None
@@ -204,9 +205,7 @@ class ChunkPlan:
         return self.weighing.weigh(scores, chunk)
 
 
-def _rows_of(x: Tensor | None, chunk: ScoreChunk) -> Tensor | None:
-    if x is None:
-        return None
+def _rows_of(x: Float[Tensor, "b h T *n"], chunk: ScoreChunk) -> Float[Tensor, "b h t *n"]:
     return x[:, :, chunk.queries] if len(x) == 1 else x[chunk.rows, :, chunk.queries]
 
 
@@ -292,9 +291,7 @@ def scaled_bmm(a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 def bias_of_chunk(bias: Float[Tensor, "b h T S"], chunk: ScoreChunk) -> Float[Tensor, "b h t s"]:
     """Return a view of the bias of a chunk."""
-    rows = _rows_of(bias, chunk)
-    assert rows is not None
-    return rows[..., chunk.seen]
+    return _rows_of(bias, chunk)[..., chunk.seen]
 
 
 def accumulate(total: Float[Tensor, "N S D"], chunk_grad: Float[Tensor, "N s D"], chunk: ScoreChunk) -> None:

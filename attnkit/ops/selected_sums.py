@@ -33,8 +33,8 @@ def selected_sums(
     The tokens must be a whole sequence in order of positions. Keys at position 0 have sums of 0. Padding also has
     position 0, so it adds nothing.
     """
-    found: tuple[Tensor, Tensor] = SelectedSums.apply(q, k, q_pos, k_pos, scale)  # type: ignore[no-untyped-call]
-    return found
+    result: tuple[Tensor, Tensor] = SelectedSums.apply(q, k, q_pos, k_pos, scale)  # type: ignore[no-untyped-call]
+    return result
 
 
 class SelectedSums(torch.autograd.Function):

@@ -77,8 +77,8 @@ class Band(NamedTuple):
 
     def flat(self, like: Float[Tensor, "n H k D"], rows: int, length: int) -> Tensor:
         """Return zeros for the keys of all rows, end to end, with margins for the first and last window."""
-        whole = self.blocks(length) * self.step
-        size = self.before + rows * whole + self.after
+        padded_length = self.blocks(length) * self.step
+        size = self.before + rows * padded_length + self.after
         return like.new_zeros(size, like.shape[1], like.shape[3])
 
     def add(self, flat: Tensor, first: int, pieces: Float[Tensor, "n H width D"]) -> None:
@@ -99,6 +99,6 @@ class Band(NamedTuple):
 
     def inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
         """Return the view of the keys [B, H, T, D] in the result of `flat`."""
-        whole = self.blocks(length) * self.step
-        keys = flat[self.before : self.before + rows * whole]
-        return torch.unflatten(keys, 0, (rows, whole))[:, :length].transpose(1, 2)
+        padded_length = self.blocks(length) * self.step
+        keys = flat[self.before : self.before + rows * padded_length]
+        return torch.unflatten(keys, 0, (rows, padded_length))[:, :length].transpose(1, 2)
