@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
-from attnkit.ops.linear_attention import FeatureMaps, outputs, causal, bidirectional
+from attnkit.ops.linear_attention import FeatureMaps, bidirectional, causal, outputs
 
 
 class Kernel(Unscored):

@@ -10,16 +10,7 @@ from torch import Tensor
 
 from attnkit.attention import Out, Scored, State, reorder
 from attnkit.attention.mask import Mask
-from attnkit.contract.subject import (
-    Broken,
-    NotApplicable,
-    Subject,
-    check_close,
-    gradients,
-    no_padding,
-    random_inputs,
-    right_padded,
-)
+from attnkit.contract.subject import Broken, NotApplicable, Subject, close, gradients, inputs, no_padding, right_padded
 from attnkit.layers import MultiHead
 
 CALL_TOKENS = (4, 1, 1, 70, 1, 3)
@@ -31,7 +22,7 @@ CACHED_TOKENS = (1, 63, 64, 65, 200)
 def steps(subject: Subject) -> Iterator[float]:
     """Compare prefill and steps with reordered rows to one pass, then the same with packed masks."""
     layer, length = subject.layer, sum(CALL_TOKENS)
-    x, valid = random_inputs(3, length), no_padding(3, length)
+    x, valid = inputs(3, length), no_padding(3, length)
     valid[1, :3] = False
     valid[2, 2:4] = False  # a short prompt, padded on the right, before further tokens
     with torch.no_grad():
@@ -47,11 +38,11 @@ def steps(subject: Subject) -> Iterator[float]:
             outputs = [y[order] for y in (*outputs, out.y)]
             x, valid, expected = x[order], valid[order], expected[order]
             start += tokens
-        x_packed = random_inputs(2, length)
+        x_packed = inputs(2, length)
         one_pass = layer(x_packed, Mask.of(no_padding(2, length), length, causal=True)).y
         stepped = _by_steps(layer, x_packed, CALL_TOKENS)
-    yield check_close(torch.cat(outputs, 1)[valid], expected[valid], "steps with reordered rows")
-    yield check_close(stepped, one_pass, "steps without padding")
+    yield close(torch.cat(outputs, 1)[valid], expected[valid], "steps with reordered rows")
+    yield close(stepped, one_pass, "steps without padding")
 
 
 def _by_steps(layer: MultiHead, x: Tensor, call_tokens: Sequence[int]) -> Tensor:
@@ -68,7 +59,7 @@ def branches(subject: Subject) -> Iterator[float]:
     """Compare two continuations of one state to one pass; the first is continued after the second was computed."""
     layer = subject.layer
     for length in CACHED_TOKENS:
-        rows = random_inputs(2, length + 2)
+        rows = inputs(2, length + 2)
         rows[1, :length] = rows[0, :length]  # rows differ in the last two tokens
         mask = Mask.packed(length + 2, rows.device, causal=True)
         with torch.no_grad():
@@ -84,7 +75,7 @@ def branches(subject: Subject) -> Iterator[float]:
             ]
         for index, outputs in enumerate((first_tokens, second_tokens)):
             location = f"continuations of {length} cached tokens, token {index + 1}"
-            yield check_close(torch.cat([out.y for out in outputs])[:, 0], one_pass[:, index], location)
+            yield close(torch.cat([out.y for out in outputs])[:, 0], one_pass[:, index], location)
 
 
 def _next(layer: MultiHead, x: Tensor, start: int, tokens: int, state: State) -> Out:
@@ -97,7 +88,7 @@ def _next(layer: MultiHead, x: Tensor, start: int, tokens: int, state: State) ->
 def cached(subject: Subject) -> Iterator[float]:
     """Compare cross-attention to cached keys and values with cross-attention to the memory."""
     layer, valid = subject.layer, right_padded(13, 5)
-    x, memory = random_inputs(2, 6), random_inputs(2, 13)
+    x, memory = inputs(2, 6), inputs(2, 13)
     with torch.no_grad():
         expected = layer(x, Mask.cross(valid, 6), memory=memory).y
         state = layer(x[:, :1], Mask.cross(valid, 1), memory=memory).state
@@ -105,19 +96,19 @@ def cached(subject: Subject) -> Iterator[float]:
         first = layer(x[:, 1:3], Mask.cross(valid, 2), state=state)
         state = reorder(first.state, order)
         last = layer(x[order, 3:], Mask.cross(valid[order], 3), state=state).y
-    yield check_close(first.y, expected[:, 1:3], "cached keys")
-    yield check_close(last, expected[order, 3:], "cached keys of sentences that moved")
+    yield close(first.y, expected[:, 1:3], "cached keys")
+    yield close(last, expected[order, 3:], "cached keys of sentences that moved")
 
 
 def beams(subject: Subject) -> Iterator[float]:
     """Compare three beams a sentence, folded into the queries, to keys repeated three times."""
     layer, valid = subject.layer, right_padded(13, 5)
-    x, memory = random_inputs(6, 4), random_inputs(2, 13)
+    x, memory = inputs(6, 4), inputs(2, 13)
     again = Mask.cross(valid.repeat_interleave(3, 0), 4)
     with torch.no_grad():
         repeated = layer(x, again, memory=memory.repeat_interleave(3, 0)).y
         folded = layer(x, Mask.cross(valid, 4), memory=memory).y
-    yield check_close(folded, repeated, "3 beams")
+    yield close(folded, repeated, "3 beams")
 
 
 def fast(subject: Subject) -> Iterator[float]:
@@ -127,13 +118,11 @@ def fast(subject: Subject) -> Iterator[float]:
         return
     if not subject.causal:
         raise NotApplicable("it has one path in this role")
-    x, valid = random_inputs(1, 70), no_padding(1, 70)
+    x, valid = inputs(1, 70), no_padding(1, 70)
     one_pass = _with_gradients(subject.layer, subject.layer(x, Mask.of(valid, 70, causal=True)).y)
     stepped = _with_gradients(subject.layer, _by_steps(subject.layer, x, (1,) * 70))
     names = ("forward", *(f"gradient of {name}" for name, _ in subject.layer.named_parameters()))
-    yield from (
-        check_close(actual, expected, name) for actual, expected, name in zip(one_pass, stepped, names, strict=True)
-    )
+    yield from (close(actual, expected, name) for actual, expected, name in zip(one_pass, stepped, names, strict=True))
 
 
 def _fused(subject: Subject) -> Iterator[float]:
@@ -151,7 +140,7 @@ def _fused(subject: Subject) -> Iterator[float]:
 
     mechanism.fused, plain_mechanism.fused = counted, lambda *arguments: None
     for length in (40, 300):
-        x, valid = random_inputs(2, length), right_padded(length, length - 7)
+        x, valid = inputs(2, length), right_padded(length, length - 7)
         masks = [subject.mask(valid, length)]  # and all layouts that are valid for such rows
         if subject.role != "cross":
             masks += [] if subject.causal else [Mask.right(valid)]
@@ -161,7 +150,7 @@ def _fused(subject: Subject) -> Iterator[float]:
             for index, (actual, expected) in enumerate(zip(*both, strict=True)):
                 part = "gradients" if index else "forward"
                 location = f"length {length}, layout {mask.layout}, {part}"
-                yield check_close(actual, expected, location)
+                yield close(actual, expected, location)
     if not calls:
         raise NotApplicable("its options take the plain path")
     if not any(calls):
@@ -179,14 +168,14 @@ def saved(subject: Subject) -> Iterator[float]:
     layer, other = subject.layer, subject.make(seed=4).double()
     tensors = {name: tensor.contiguous() for name, tensor in layer.state_dict().items()}
     other.load_state_dict(load(save(tensors)))
-    x, valid = random_inputs(2, 9), right_padded(9, 4)
+    x, valid = inputs(2, 9), right_padded(9, 4)
     actual, expected = (subject.real_outputs(each, x, valid) for each in (other, layer))
-    yield check_close(actual, expected, "after loading", 0)
+    yield close(actual, expected, "after loading", 0)
 
 
 def same(subject: Subject) -> Iterator[float]:
     """Compare two layers with equal weights on the same tokens."""
-    x, valid = random_inputs(2, 9), right_padded(9, 4)
+    x, valid = inputs(2, 9), right_padded(9, 4)
     twin = copy.deepcopy(subject.layer)
     first, second = (subject.output(each, x, valid) for each in (subject.layer, twin))
-    yield check_close(second, first, "a second time", 0)
+    yield close(second, first, "a second time", 0)

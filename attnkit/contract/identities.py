@@ -17,10 +17,10 @@ from attnkit.contract.subject import (
     Broken,
     NotApplicable,
     Subject,
-    check_close,
+    close,
     gradients,
+    inputs,
     no_padding,
-    random_inputs,
     random_like,
     right_padded,
 )
@@ -41,7 +41,7 @@ def finite(subject: Subject) -> Iterator[float]:
         layer = subject.copy(dtype).train()
         valid = right_padded(33, 28)
         scale = torch.where(valid, 4.0, 50.0).unsqueeze(-1)
-        x = (random_inputs(2, 33) * scale).to(dtype).requires_grad_()
+        x = (inputs(2, 33) * scale).to(dtype).requires_grad_()
         y = subject.real_outputs(layer, x, valid).float()
         if not y.isfinite().all():
             raise Broken(f"{dtype}: the answer is not finite")
@@ -60,7 +60,7 @@ def precise(subject: Subject) -> Iterator[float]:
     float32_layer = subject.copy(torch.float32)
     for length in (7, 300):
         valid = right_padded(length)
-        x, results = random_inputs(1, length).float(), []
+        x, results = inputs(1, length).float(), []
         for layer, tokens in ((float32_layer, x), (copy.deepcopy(float32_layer).double(), x.double())):
             tokens.requires_grad_()
             y = subject.real_outputs(layer, tokens, valid)
@@ -68,13 +68,13 @@ def precise(subject: Subject) -> Iterator[float]:
             assert grad is not None
             results.append((y.double(), grad.double()))
         for part, actual, expected in zip(("forward", "gradient"), *results, strict=True):
-            yield check_close(actual, expected, f"length {length}, {part}", FLOAT32_ERROR)
+            yield close(actual, expected, f"length {length}, {part}", FLOAT32_ERROR)
 
 
 def gradient_check(subject: Subject) -> Iterator[float]:
     """Compare the derivative along a random direction of tokens and parameters to a finite difference."""
     for length in (7, 300):
-        x, valid = random_inputs(2, length), right_padded(length, length - 3)
+        x, valid = inputs(2, length), right_padded(length, length - 3)
         leaves = [x.requires_grad_(), *subject.layer.parameters()]
         directions = [random_like(leaf) for leaf in leaves]
         grads = gradients(subject.real_outputs(subject.layer, x, valid), leaves)
@@ -112,10 +112,10 @@ def multiplies(subject: Subject) -> Iterator[float]:
         raise NotApplicable("its tokens have several values each")
     for length in LENGTHS:
         batch = 2 if length < 100 else 1
-        x, mask = random_inputs(batch, length), subject.mask(no_padding(batch, length), length)
+        x, mask = inputs(batch, length), subject.mask(no_padding(batch, length), length)
         y = subject.output(subject.layer, x, mask.valid, mask)
         maps = subject.weights(x, mask)
-        yield check_close(subject.apply_maps(maps, x, mask), y, f"length {length}")
+        yield close(subject.apply_maps(maps, x, mask), y, f"length {length}")
 
 
 def rows(subject: Subject) -> Iterator[float]:
@@ -124,28 +124,28 @@ def rows(subject: Subject) -> Iterator[float]:
         raise NotApplicable("it declares that its rows do not sum to 1")
     for length in (1, 7, 65):
         mask = subject.mask(no_padding(1, length))
-        sums = subject.weights(random_inputs(1, length), mask).sum(-1)
-        yield check_close(sums, torch.ones_like(sums), f"length {length}")
+        sums = subject.weights(inputs(1, length), mask).sum(-1)
+        yield close(sums, torch.ones_like(sums), f"length {length}")
 
 
 def lengths(subject: Subject) -> Iterator[float]:
     """Compare more and fewer queries than keys to calls with each query alone."""
     for queries, keys in ((1, 9), (3, 1), (5, 13), (20, 13), (3, 130)):
-        x, memory = random_inputs(2, queries), random_inputs(2, keys)
+        x, memory = inputs(2, queries), inputs(2, keys)
         location = f"{queries} queries, {keys} keys"
         mask, single = Mask.cross(no_padding(2, keys), queries), Mask.cross(no_padding(2, keys), 1)
         y = subject.layer(x, mask, memory=memory).y
         alone = [subject.layer(x[:, i : i + 1], single, memory=memory).y for i in range(queries)]
-        yield check_close(y, torch.cat(alone, 1), location)
+        yield close(y, torch.cat(alone, 1), location)
         maps = subject.layer.weights(x, mask, memory=memory)
-        yield check_close(subject.apply_maps(maps, memory, mask), y, location)
+        yield close(subject.apply_maps(maps, memory, mask), y, location)
 
 
 def empty(subject: Subject) -> Iterator[float]:
     """Check the map, the output and the gradients of a row without visible keys."""
     layer, valid = subject.layer, no_padding(2, 6)
     valid[1] = False
-    x = random_inputs(2, 6).requires_grad_()
+    x = inputs(2, 6).requires_grad_()
     maps = subject.weights(x, subject.mask(valid))[1]
     if (largest := maps.abs().max().item()) > 0:
         raise Broken(f"a query without keys has the weight {largest:.2g}, 0 is right", largest)
@@ -163,7 +163,7 @@ def empty(subject: Subject) -> Iterator[float]:
 def bias(subject: Subject) -> Iterator[float]:
     """Compare weights with a bias or with earlier scores (`prior`) to the weights times exp(bias)."""
     valid = right_padded(9, 5)
-    x, mask = random_inputs(2, 9), subject.mask(valid)
+    x, mask = inputs(2, 9), subject.mask(valid)
     queries = QUERIES if subject.role == "cross" else 9
     generator = torch.Generator().manual_seed(1)
     added = torch.randn(2, HEADS, queries, 9, generator=generator, dtype=x.dtype)
@@ -182,7 +182,7 @@ def bias(subject: Subject) -> Iterator[float]:
     plain = subject.weights(x, mask) * added.exp()
     expected = _normalised(plain)
     for name in ("bias", "prior"):
-        yield check_close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
+        yield close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
 
 
 def _other_bias(subject: Subject, x: Tensor, mask: Mask, added: Tensor) -> Iterator[float]:
@@ -204,7 +204,7 @@ def _other_bias(subject: Subject, x: Tensor, mask: Mask, added: Tensor) -> Itera
     plain, *biased = recorded
     expected = added.repeat(1, plain.shape[1] // added.shape[1], 1, 1)
     for name, scores in zip(("bias", "prior"), biased, strict=True):
-        yield check_close(scores - plain, expected, name)
+        yield close(scores - plain, expected, name)
 
 
 def _normalised(maps: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def worked(subject: Subject) -> Iterator[float]:
         if mechanism_class.__module__.startswith(f"{mechanisms.__name__}."):
             raise Broken("its class has no worked number; each file in attnkit/mechanisms has one")
         raise NotApplicable("its class has no worked number")
-    yield check_close(*numbers, "the worked number", WORKED_ERROR)
+    yield close(*numbers, "the worked number", WORKED_ERROR)
 
 
 def limits(subject: Subject) -> Iterator[float]:
@@ -230,7 +230,7 @@ def limits(subject: Subject) -> Iterator[float]:
         if subject.role != "cross":
             layer = subject.build(False, not subject.causal).double()
             mask, negation = subject.mask(no_padding(1, 3)), "" if subject.causal else "not "
-            _refuses(lambda: layer(random_inputs(1, 3), mask), f"a mask that is {negation}causal", facts.why)
+            _refuses(lambda: layer(inputs(1, 3), mask), f"a mask that is {negation}causal", facts.why)
         yield 0.0
         return
     limit = subject.layer.mechanism.limit
@@ -239,9 +239,9 @@ def limits(subject: Subject) -> Iterator[float]:
     if not isinstance(limit, int):
         raise Broken(f"the limit of a built layer must be a number, got {limit!r}")
     with torch.no_grad():
-        x, mask = random_inputs(1, limit), subject.mask(no_padding(1, limit))
+        x, mask = inputs(1, limit), subject.mask(no_padding(1, limit))
         subject.output(subject.layer, x, mask.valid, mask)
-        longer, longer_mask = random_inputs(1, limit + 1), subject.mask(no_padding(1, limit + 1))
+        longer, longer_mask = inputs(1, limit + 1), subject.mask(no_padding(1, limit + 1))
         _refuses(
             lambda: subject.output(subject.layer, longer, longer_mask.valid, longer_mask),
             f"{limit + 1} tokens",

@@ -3,16 +3,7 @@
 from collections.abc import Iterator
 
 from attnkit.attention.mask import Mask
-from attnkit.contract.subject import (
-    EXACT,
-    Broken,
-    Subject,
-    check_close,
-    gradients,
-    no_padding,
-    random_inputs,
-    right_padded,
-)
+from attnkit.contract.subject import EXACT, Broken, Subject, close, gradients, inputs, no_padding, right_padded
 
 LENGTHS = (1, 2, 7, 64, 65, 513)
 PADS = 5
@@ -21,7 +12,7 @@ PADS = 5
 def future(subject: Subject) -> Iterator[float]:
     """Check that changes of later tokens do not change outputs, and that outputs have no gradient at later tokens."""
     for length in LENGTHS:
-        x = random_inputs(1, length)
+        x = inputs(1, length)
         general_mask = Mask.of(no_padding(1, length), length, causal=True)
         for mask in (general_mask, Mask.packed(length, x.device, causal=True)):
             # the last visible token is inside a block of any even size, not at its border
@@ -44,18 +35,18 @@ def future(subject: Subject) -> Iterator[float]:
                     text = f"the future has {leak:.2g} of the largest gradient, 0 is right"
                     raise Broken(f"{location}: {text}", leak)
                 changed = x.clone()
-                changed[:, after:] = random_inputs(1, length - after) * 50
+                changed[:, after:] = inputs(1, length - after) * 50
                 yield leak
-                yield check_close(subject.layer(changed, mask).y[:, :after], y, location)
+                yield close(subject.layer(changed, mask).y[:, :after], y, location)
 
 
 def padding(subject: Subject) -> Iterator[float]:
     """Compare rows with random padding on the left, on the right and in between to rows without padding."""
     for length in (1, 7, 65):
-        x, valid = random_inputs(3, length), no_padding(3, length + PADS)
+        x, valid = inputs(3, length), no_padding(3, length + PADS)
         for row, first in enumerate((0, length, max(1, length // 2))):
             valid[row, first : first + PADS] = False
-        longer = random_inputs(3, length + PADS) * 50
+        longer = inputs(3, length + PADS) * 50
         longer[valid] = x.flatten(0, 1)
         results = []
         for rows, real in ((x, no_padding(3, length)), (longer, valid)):
@@ -66,36 +57,36 @@ def padding(subject: Subject) -> Iterator[float]:
             results.append((y.detach(), gradient))
         (plain, grad), (padded, padded_grad) = results
         location = f"length {length} and {PADS} pads"
-        yield check_close(padded, plain, location)
+        yield close(padded, plain, location)
         padding_grad = padded_grad[~valid]
         if not (padding_grad == 0).all():
             raise Broken(f"{location}: pads have a gradient", padding_grad.abs().max().item())
-        yield check_close(padded_grad[valid], grad.flatten(0, 1), f"{location}: gradient")
+        yield close(padded_grad[valid], grad.flatten(0, 1), f"{location}: gradient")
 
 
 def batch(subject: Subject) -> Iterator[float]:
     """Compare a batch of rows of different lengths to each row alone."""
     for length in (9, 70):
-        x, valid = random_inputs(3, length), right_padded(length, length - 4, length)
+        x, valid = inputs(3, length), right_padded(length, length - 4, length)
         valid[2, :3] = False
-        queries = random_inputs(3, 4)
+        queries = inputs(3, 4)
         together = subject.output(subject.layer, x, valid, queries=queries)
         for row in range(3):
             index = slice(row, row + 1)
             alone = subject.output(subject.layer, x[index], valid[index], queries=queries[index])
             actual = subject.real_rows(together[index], valid[index])
             expected = subject.real_rows(alone, valid[index])
-            yield check_close(actual, expected, f"length {length}, row {row}")
+            yield close(actual, expected, f"length {length}, row {row}")
 
 
 def layouts(subject: Subject) -> Iterator[float]:
     """Compare masks with the layouts `packed` and `right` to the general mask of the same rows."""
     for length in (11, 100):
-        x, valid = random_inputs(3, length), right_padded(length, length // 3, length - 2)
+        x, valid = inputs(3, length), right_padded(length, length // 3, length - 2)
         packed = Mask.packed(length, x.device, causal=subject.causal)
         masks = [(packed, no_padding(3, length))]
         masks.append((packed if subject.causal else Mask.right(valid), valid))
         for mask, real in masks:
             general = subject.output(subject.layer, x, real)[real]
             actual = subject.output(subject.layer, x, real, mask)[real]
-            yield check_close(actual, general, f"length {length}, layout {mask.layout}")
+            yield close(actual, general, f"length {length}, layout {mask.layout}")

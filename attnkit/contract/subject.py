@@ -115,7 +115,7 @@ class Subject:
         if self.role != "cross":
             return layer(x, mask).y  # type: ignore[no-any-return]
         if queries is None:
-            queries = random_inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
+            queries = inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
         return layer(queries, mask, memory=x).y  # type: ignore[no-any-return]
 
     def real_outputs(
@@ -128,13 +128,13 @@ class Subject:
         """Return the attention maps [B, H, T, S] of `output`."""
         if self.role != "cross":
             return self.layer.weights(x, mask, **options)
-        queries = random_inputs(x.shape[0], mask.q_pos.shape[1])
+        queries = inputs(x.shape[0], mask.q_pos.shape[1])
         return self.layer.weights(queries, mask, memory=x, **options)
 
     def apply_maps(self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"], mask: Mask) -> Tensor:
         """Return the output of the layer if its values are multiplied by these maps."""
         cross = self.role == "cross"
-        queries = random_inputs(x.shape[0], maps.shape[2]) if cross else x
+        queries = inputs(x.shape[0], maps.shape[2]) if cross else x
         values = self.layer.project(queries, mask, x if cross else None).v
         assert values is not None
         return self.layer.merged(mix(maps, values), queries, values)
@@ -144,7 +144,7 @@ class Subject:
         return y.flatten(0, 1) if self.role == "cross" else y[valid]
 
 
-def random_inputs(rows: int, length: int) -> Float[Tensor, "B T W"]:
+def inputs(rows: int, length: int) -> Float[Tensor, "B T W"]:
     """Return random rows in float64, the same at each call."""
     generator = torch.Generator().manual_seed(1000 * rows + length)
     return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
@@ -171,7 +171,7 @@ def gradients(y: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     return torch.autograd.grad((y * random_like(y)).sum(), leaves, allow_unused=True)
 
 
-def check_close(actual: Tensor, expected: Tensor, location: str, tolerance: float = EXACT) -> float:
+def close(actual: Tensor, expected: Tensor, location: str, tolerance: float = EXACT) -> float:
     """Return the maximum difference, divided by the maximum expected value if that is above 1.
 
     Raises Broken, with `location` in the message, if it exceeds `tolerance` or is NaN, or if shapes differ.
