@@ -1,6 +1,6 @@
-"""Tables, progress and attention as text and pictures: functions of data and width.
+"""Tables, progress, curves and attention maps, rendered as text, pages and pictures.
 
-Start with `table.Table` (cells for people and for programs, drawn in any format),
-`comparison_tables.tables` (a comparison becomes tables) and `map_picture.picture` (attention maps
-become a file). Imports `scoring`, `analysis`, `experiment` and whatever else it draws.
+Start with `table.Table` (cells for people and programs, written in any format), `comparison_tables.tables` (tables of
+a comparison) and `map_picture.picture` (attention maps as a file). Imports `scoring`, `analysis`, `experiment` and
+the other packages whose results it shows.
 """

@@ -1,4 +1,4 @@
-"""One attention matrix with its tokens and title, and what is said of maps in words."""
+"""An attention matrix with its tokens and title, and descriptions of attention maps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ NAMES: dict[Kind, str] = {
     "decoder": "decoder self-attention",
     "cross": "cross attention",
 }
-SIDES: dict[Kind, tuple[str, str]] = {  # what queries and keys are
+SIDES: dict[Kind, tuple[str, str]] = {  # texts of the queries and keys
     "encoder": ("source", "source"),
     "decoder": ("output", "output"),
     "cross": ("output", "source"),
@@ -28,25 +28,25 @@ STATIC = "static: the same for every text of this length"
 
 @dataclass(frozen=True)
 class AttentionMatrix:
-    """One matrix, as it is drawn."""
+    """A matrix to be drawn."""
 
     weights: Float[NDArray[np.float32], "T S"]
     queries: tuple[Token, ...]
     keys: tuple[Token, ...]
     title: str
     notes: tuple[str, ...] = ()
-    signed: bool = False  # a difference of two maps: drawn with the diverging colours
-    axes: tuple[str, str] = ("queries", "keys")  # what rows and columns are
-    first_key: int = 0  # number of the first column, where those before it are hidden
+    signed: bool = False  # difference of two maps, drawn in diverging colours
+    axes: tuple[str, str] = ("queries", "keys")  # names of rows and columns
+    first_key: int = 0  # index of the first column that is not hidden
 
     def minus(self, other: "AttentionMatrix") -> "AttentionMatrix":
-        """What this one weighs more (positive) or less (negative) than another with equal axes."""
+        """Return the weights minus those of another matrix with equal axes."""
         weights = self.weights - other.weights
         return replace(self, weights=weights, title="difference", notes=(), signed=True)
 
 
 def matrix_of(maps: AttentionMaps) -> AttentionMatrix:
-    """The mean over all layers and heads that `maps` has."""
+    """Return the mean over the layers and heads of the maps."""
     place = f"{_numbers('layer', [layer.number for layer in maps.layers])}, "
     place += _numbers("head", maps.heads)
     title = f"{NAMES[maps.kind]}, {place}: {mechanisms(maps)}"
@@ -64,7 +64,7 @@ def matrix_of(maps: AttentionMaps) -> AttentionMatrix:
 
 
 def sides_of(maps: AttentionMaps) -> tuple[str, str]:
-    """What rows and columns are."""
+    """Return the names of rows and columns."""
     if maps.alone:
         return "text", "text"
     rows, columns = SIDES[maps.kind]
@@ -72,11 +72,7 @@ def sides_of(maps: AttentionMaps) -> tuple[str, str]:
 
 
 def maps_of(capture: Capture, kind: Kind) -> AttentionMaps:
-    """The maps of one kind.
-
-    Raises:
-        UsageError: the capture has none.
-    """
+    """Return the maps of one kind. Raises UsageError if the capture has none."""
     if kind not in capture.maps:
         there = ", ".join(capture.maps) or "none"
         raise UsageError(f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}")
@@ -84,7 +80,7 @@ def maps_of(capture: Capture, kind: Kind) -> AttentionMaps:
 
 
 def axes_difference(first: AttentionMatrix, other: AttentionMatrix) -> str | None:
-    """Why maps with these axes have no difference; None where they have one."""
+    """Return why the difference of two matrices is undefined; None if their tokens are equal."""
     pairs = {"queries": (first.queries, other.queries), "keys": (first.keys, other.keys)}
     for what, sides in pairs.items():
         ours, theirs = ([(token.text, token.special) for token in side] for side in sides)
@@ -94,13 +90,13 @@ def axes_difference(first: AttentionMatrix, other: AttentionMatrix) -> str | Non
 
 
 def mechanisms(maps: AttentionMaps) -> str:
-    """What the maps come from: "performer (effective)", one after the other where layers differ."""
+    """Return the mechanisms of the layers, without duplicates, as in "performer (effective)"."""
     how = {True: "exact", False: "effective"}
     return ", ".join(dict.fromkeys(f"{one.mechanism} ({how[one.exact]})" for one in maps.layers))
 
 
 def notes(maps: AttentionMaps) -> tuple[str, ...]:
-    """What a reader must know about these maps."""
+    """Return the notes on the maps: hidden column, static and effective maps, distance from softmax attention."""
     lines = [line] if (line := hidden_text(maps)) else []
     fixed = [layer.static for layer in maps.layers]
     if any(fixed):
@@ -117,19 +113,19 @@ def notes(maps: AttentionMaps) -> tuple[str, ...]:
 
 
 def hidden_text(maps: AttentionMaps) -> str:
-    """What is said of a hidden column; "" where there is none."""
+    """Return the note on a hidden first column; empty if none is hidden."""
     return f"first column hidden: {', '.join(labels_of(maps.hidden))}" if maps.hidden else ""
 
 
 def sink_text(sink: AttentionSink) -> str:
-    """How much of the attention one key takes."""
+    """Return the share of the attention that a sink receives, as a sentence."""
     label = labels_of([sink.token])[0]
     where = label if sink.place else f"the first token ({label})"
     return f"{sink.share:.0%} of the attention is on {where}"
 
 
 def selection_text(maps: AttentionMaps) -> str:
-    """How many of the layers and heads are shown, where not all are; else ""."""
+    """Return the numbers of selected layers and heads; empty if all are shown."""
     if maps.chosen_from is None:
         return ""
     layers, heads = maps.chosen_from
@@ -137,7 +133,7 @@ def selection_text(maps: AttentionMaps) -> str:
 
 
 def _numbers(what: str, numbers: Sequence[int], mean: bool = True) -> str:
-    """ "layer 3", or "mean of layers 0 to 5"."""
+    """Return "layer 3", or "mean of layers 0 to 5"."""
     if len(numbers) == 1:
         return f"{what} {numbers[0]}"
     run = len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))

@@ -1,4 +1,4 @@
-"""Measured time and memory as tables: of mechanisms, training and decoding."""
+"""Tables of measured time and memory of mechanisms, training and decoding."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -19,12 +19,12 @@ SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}
 
 
 def tables(points: Sequence[Point], workload: Workload) -> list[Table]:
-    """The measurements, and how they grow."""
+    """Return the table of measurements, and the table of their growth."""
     return [points_table(points, workload), exponents_table(points)]
 
 
 def points_table(points: Sequence[Point], workload: Workload) -> Table:
-    """A row for each length and mechanism: time, ratio to the baseline and peak of each pass."""
+    """Return a row for each length and mechanism: time, ratio to the baseline and peak memory of each pass."""
     fields = [
         Column("length", lambda point: point.length, "{:,}"),
         Column("mechanism", lambda point: point.label, align="left", key=True),
@@ -41,7 +41,6 @@ def points_table(points: Sequence[Point], workload: Workload) -> Table:
 
 
 def _of_pass(kind: str, priority: int) -> list[Column]:
-    """Time, ratio and peak of one pass."""
 
     def ratio(point: Point) -> str:
         found = point.passes[kind].ratio
@@ -59,7 +58,7 @@ def _of_pass(kind: str, priority: int) -> list[Column]:
 
 
 def _record(point: Point) -> dict[str, Value]:
-    """A point for programs."""
+    """Return the values of a point for programs."""
     found: dict[str, Value] = {"length": point.length, "mechanism": point.label}
     for kind, measure in point.passes.items():
         for name in ("seconds", "failure", "ratio", "bytes"):
@@ -68,7 +67,7 @@ def _record(point: Point) -> dict[str, Value]:
 
 
 def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
-    """Label -> the fits of the time of each pass, and of the peak of the last."""
+    """Return, for each label, the fits of the time of each pass, and of the peak memory of the second."""
     fits: dict[str, dict[str, Fit | None]] = {}
     for label in dict.fromkeys(point.label for point in points):
         curve = [point for point in points if point.label == label]
@@ -78,7 +77,7 @@ def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
 
 
 def exponents_table(points: Sequence[Point]) -> Table:
-    """A row for each mechanism: how its time and memory grow."""
+    """Return the exponents of the growth of time and memory with length, a row for each mechanism."""
     rows = []
     for label, fits in exponents(points).items():
         used = [one for one in fits.values() if one is not None]
@@ -96,7 +95,7 @@ def exponents_table(points: Sequence[Point]) -> Table:
 
 
 def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return the JSON object of a benchmark."""
     return {
         "setting": workload._asdict() | {"plugins": [str(path) for path in workload.plugins]},
         "baseline": BASELINE,
@@ -129,7 +128,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
 
 
 def training_table(title: str, speed: "TrainingSpeed") -> Table:
-    """What an update costs."""
+    """Return the cost of an update."""
     sides = {"source": speed.padding_source, "target": speed.padding_target}
     padding = [f"{share:.1%} of the {side}" for side, share in sides.items() if share is not None]
     rows = [
@@ -141,7 +140,7 @@ def training_table(title: str, speed: "TrainingSpeed") -> Table:
 
 
 def decoding_table(title: str, speed: "DecodingSpeed") -> Table:
-    """What the decoding of all lines costs."""
+    """Return the cost of decoding all lines."""
     rows = [
         ("speed", f"{speed.lines_per_second:,.1f} lines/s, {speed.tokens_per_second:,.0f} tokens/s {_place(speed)}"),
         ("all lines", f"{speed.lines:,} lines in {duration(speed.seconds)}, {speed.search}"),
@@ -151,7 +150,7 @@ def decoding_table(title: str, speed: "DecodingSpeed") -> Table:
 
 
 def _costs(speed: "Speed") -> list[tuple[str, str]]:
-    """How near the matrix products come to the fastest ones, and the memory."""
+    """Return the speed of the matrix products, relative to peak speeds, and the peak memory."""
     reached = speed.operations_per_second
     peaks = ", ".join(
         f"{reached / peak:.0%} of the {name} peak of {peak / 1e9:,.0f}" for name, peak in speed.peaks.items()

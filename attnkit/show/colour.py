@@ -1,7 +1,6 @@
-"""Colour maps, and weights as positions on them.  Diverging colours are for values on both sides of 0.
+"""Colour maps, and weights scaled to positions on them, from 0 to 1; colours are 8-bit sRGB `[..., 3]`.
 
-Values are numbers from 0 to 1; colours are 8-bit sRGB `[..., 3]`.  They are written out here,
-since terminals and pages have them where matplotlib is not installed.
+The colours are defined here because terminals and pages need them without matplotlib.
 """
 
 from collections.abc import Sequence
@@ -14,32 +13,32 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 Palette = Literal["sequential", "diverging"]
-"""0.5 is the neutral middle of the diverging one."""
+"""Diverging colours are for values on both sides of 0; their neutral middle is at 0.5."""
 
 CONTEXT_COLOURS = ("77aadd", "ee8866", "eedd88", "44bb99", "ffaabb", "99ddff", "bbcc33", "aaaa00")
-"""Backgrounds of black text that tell contexts apart, also for the colour-blind: the light scheme
-of Tol 2021, "Colour schemes" (SRON/EPS/TN/09-002), its grey left out."""
+"""Background colours of contexts under black text, distinct also for colour-blind readers: the light scheme of Tol
+2021, "Colour schemes" (SRON/EPS/TN/09-002), without its grey."""
 
 STEPS = 256
 SHADES = " ░▒▓█"
 
-# Step (0 to 255) and colour; linear between.  Chosen so that lightness rises at every one of the
-# 256 steps, after rounding to 8 bits too, within 3/255 of the map of this name:
-# cividis: Nunez, Anderton, Renslow 2018 (PLoS ONE 13(7): e0199239).
+# Steps (0 to 255) and their colours, interpolated linearly. The sequential map is within 3/255 of cividis (Nunez,
+# Anderton, Renslow 2018, PLoS ONE 13(7): e0199239); its lightness increases at each of the 256 steps, also after
+# rounding to 8 bits.
 _ANCHORS: dict[Palette, str] = {
     "sequential": (
         "0:00234f 20:003070 23:013270 28:11356f 44:2e416d 86:585d6d 134:82807a 151:928d77 "
         "191:bbaf6e 219:d9c75d 233:e8d44f 244:f4df40 251:ffe335 255:fce838"
     ),
-    # Blue to orange (kept apart by every common colour blindness) over a light grey, both sides
-    # with the same CIELAB lightness: 94, 80, 66, 52, 38.
+    # Blue to orange (distinct under every common colour blindness) over a light grey; both sides have the same CIELAB
+    # lightness: 94, 80, 66, 52, 38.
     "diverging": ("0:016089 32:0584bb 64:3aaae8 96:a0ccef 127.5:eeeeee 159:ebbda4 191:d98f64 223:c06228 255:973f00"),
 }
 
 
 @cache
 def table(palette: Palette = "sequential") -> UInt8[NDArray[np.uint8], "256 3"]:
-    """The colours of the values 0, 1/255, ..., 1.  Not to be written to."""
+    """Return the colours of the values 0, 1/255, ..., 1 (read-only)."""
     anchors = [anchor.split(":") for anchor in _ANCHORS[palette].split()]
     places = [float(place) for place, _ in anchors]
     colours = np.array([list(bytes.fromhex(colour)) for _, colour in anchors], np.float64)
@@ -50,19 +49,19 @@ def table(palette: Palette = "sequential") -> UInt8[NDArray[np.uint8], "256 3"]:
 
 
 def steps(values: Float[NDArray[np.floating], "..."]) -> UInt8[NDArray[np.uint8], "..."]:
-    """Values from 0 to 1 as rows of `table`; what lies outside is brought to the nearer end."""
+    """Return the indices into `table` of values from 0 to 1; other values are clipped."""
     return np.asarray(np.round(np.clip(values, 0, 1) * (STEPS - 1)), np.uint8)
 
 
 def shades(values: Float[NDArray[np.floating], "..."]) -> NDArray[np.str_]:
-    """A character for each value from 0 to 1, the denser the higher; equal shares of the range."""
+    """Return a character for each value from 0 to 1, denser for higher values; other values are clipped."""
     ramp = np.array(list(SHADES))
     places = np.clip(np.asarray(values, np.float64), 0, 1) * len(ramp)
     return ramp[np.minimum(places.astype(np.int64), len(ramp) - 1)]
 
 
 Scale = Literal["linear", "log", "row"]
-FLOOR = 1e-3  # the logarithmic scale starts here: smaller weights, 0 and negative ones look like it
+FLOOR = 1e-3  # start of the logarithmic scale; smaller and negative weights are shown as this weight
 NEGATIVE_SHARE = 0.05
 """Weights get diverging colours if the lowest is below minus this share of the highest.  Effective maps of the delta
 rule, for example, have such weights: sequential colours would show a hidden cell, 0, as a high weight."""
@@ -72,18 +71,18 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Scaled:
-    """Weights as shares of a colour map, and what its two ends stand for."""
+    """Weights as positions on a colour map, and the weights at its ends."""
 
     values: Float[Array, "... T S"]  # from 0 to 1; 0.5 is 0 in diverging colours
     low: float
     high: float
     scale: Scale = "linear"
     notes: tuple[str, ...] = ()
-    """What a reader must know about values that lie outside or were changed."""
+    """Notes about values outside the range and replaced values."""
 
     @property
     def palette(self) -> Palette:
-        """Diverging if 0 is in the middle of the range."""
+        """Diverging colours if 0 is in the middle of the range, otherwise sequential colours."""
         return "diverging" if self.low == -self.high else "sequential"
 
 
@@ -111,13 +110,13 @@ def scaled(
     signed: bool = False,
     bounds: tuple[float, float] | None = None,
 ) -> Scaled:
-    """Weights on a scale.
+    """Return the weights as positions on a colour map.
 
     Args:
-        weights: any numbers; effective maps have negative ones and ones above 1.
+        weights: any numbers; effective maps have negative weights, and weights above 1.
         scale: "linear"; "log", from FLOOR up; "row", each row from 0 to its own maximum.
-        signed: differences, on a linear scale: 0 is in the middle.
-        bounds: the range of values, for several maps with one colour bar; default: `limits`.
+        signed: whether the weights are differences, on a linear scale with 0 in the middle.
+        bounds: range of the weights, for maps that share a colour bar; None: `limits` of these weights.
     """
     finite = np.isfinite(weights)
     clean = np.where(finite, weights, 0).astype(np.float64)
@@ -143,7 +142,7 @@ def scaled(
 def pooled(
     values: Float[Array, "*maps T S"], rows: int, columns: int, middle: float = 0.0
 ) -> Float[Array, "*maps _ _"]:
-    """Blocks of `rows` x `columns` values as one each: the value farthest from `middle`."""
+    """Reduce each block of `rows` x `columns` values to its value farthest from `middle`."""
     if not values.size:
         return values
 

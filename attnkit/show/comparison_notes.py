@@ -1,4 +1,4 @@
-"""The notes below a comparison of variants: what a reader needs to reproduce and to trust it."""
+"""Notes below a comparison of variants: signatures, data, seeds, search, training and tests."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,10 +22,10 @@ from attnkit.show.table import PLUS_MINUS
 from attnkit.text import short_number
 
 Axis = Literal["contexts", "length", ""]
-"""What tables can have a column for each value of: questions for `contexts`; windows of running
-text, or generated rows, for `length`."""
+"""Quantity whose values are columns: `contexts` for questions; `length` for windows of running text or generated rows;
+empty: a table without such columns."""
 FROM = {"run": "the recipe of each run", "recipe": "the recipe named here", "command line": "the command line"}
-"""Who decided on the search."""
+"""Sources of the search settings."""
 LEARNING_RATE = "train.lr"
 RUN_OF_A_SEED = re.compile(r"(.*/)?([^/]+)/seed-(\d+)(.*)")
 
@@ -39,18 +39,14 @@ def joined(values: Iterable[Any]) -> str:
 
 
 class Notes(NamedTuple):
-    """What stands below a table."""
+    """All notes of a table, and those that are necessary to understand its cells."""
 
     every: tuple[str, ...]
     brief: frozenset[str]
-    """Those without which its cells cannot be read."""
 
 
 def comparison_notes(comparison: Comparison, axis: Axis = "") -> Notes:
-    """The notes below a comparison.
-
-    `axis`: what the columns of the table are values of; "" for one with a row for each system.
-    """
+    """Return the notes below a table of a comparison along an axis."""
     rows = comparison.rows
     at_once = [row for row in rows if axis != "length" or row.length == rows[0].length]
     signatures = []
@@ -66,34 +62,34 @@ def comparison_notes(comparison: Comparison, axis: Axis = "") -> Notes:
 
 
 def trained(rows: Sequence[ScoreRow]) -> bool:
-    """Whether any of the systems was trained here, so that its seed is known."""
+    """Return whether any system was trained here, so that its seed is known."""
     return any(row.seed is not None for row in rows)
 
 
 def search_of(row: ScoreRow) -> str:
-    """How a row's outputs were decoded; nothing where none were."""
+    """Return the search that decoded a row's outputs; empty if there was none."""
     unsearched = {*metrics_that_read("probabilities"), *metrics_that_read("labels")}
     decoded = {base_metric(name) for name in row.scores} - unsearched
     return search_text(row.search) if row.search and decoded else ""
 
 
 def changes_of(system: System) -> str:
-    """What was changed in a run's recipe while it was trained."""
+    """Return the changes to a run's recipe during training."""
     return ", ".join(
         f"{change.key} {change.old} -> {change.new} after step {change.step}" for change in system.changes
     )
 
 
 def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
-    """Runs by their folders, as a shell would expand them; [] without runs."""
-    seeds: dict[tuple[str, str, str], list[str]] = {}  # of folder, variant and end of the name
+    """Return a note that lists the folders of runs, with braces that a shell expands; none without runs."""
+    seeds: dict[tuple[str, str, str], list[str]] = {}  # by folder, variant and rest of the path
     for run in dict.fromkeys(row.run for row in rows if row.run is not None):
         parts = RUN_OF_A_SEED.fullmatch(run)
         folder, variant, seed, end = parts.groups() if parts else (run, "", "", "")
         seeds.setdefault((folder or "", variant, end), []).append(seed)
     variants: dict[tuple[str, str, str], list[str]] = {}
     for (folder, variant, end), numbers in seeds.items():
-        own = variant if "," in variant else ""  # which braces would cut
+        own = variant if "," in variant else ""  # a comma would split the braces
         variants.setdefault((folder + own, f"/seed-{_braced(numbers)}{end}" if variant else "", own), []).append(
             "" if own else variant
         )
@@ -106,7 +102,7 @@ def _braced(names: Sequence[str]) -> str:
 
 
 def _grouped(names: Sequence[object], texts: Sequence[str], *, always: bool = False) -> str:
-    """The texts, each once, with its names where not all have it or `always`; "" is left out."""
+    """Return the distinct texts with their names, unless all are equal (but `always`); empty texts are left out."""
     groups: dict[str, dict[str, None]] = {}
     for name, text in zip(names, texts, strict=True):
         groups.setdefault(text, {})[str(name)] = None
@@ -116,7 +112,7 @@ def _grouped(names: Sequence[object], texts: Sequence[str], *, always: bool = Fa
 
 
 def _sentences(rows: Sequence[ScoreRow]) -> str:
-    """How many sentences each split has, and how many of them nothing to be compared with."""
+    """Return the number of sentences of each split, and the number of empty references."""
     return "sentences: " + joined(
         f"{row.sentences}{f' of {row.split}' if row.split else ''}"
         + (f" ({n} with an empty reference)" if (n := row.empty_references) else "")
@@ -125,7 +121,7 @@ def _sentences(rows: Sequence[ScoreRow]) -> str:
 
 
 def _questions(rows: Sequence[ScoreRow]) -> list[str]:
-    """How many were asked with so many contexts, and of how many contexts were cut."""
+    """Return the numbers of questions by number of contexts, and of questions whose contexts were cut."""
     notes = []
     for split in dict.fromkeys(row.split for row in rows):
         some = [row for row in rows if row.split == split]
@@ -143,7 +139,7 @@ def _questions(rows: Sequence[ScoreRow]) -> list[str]:
 
 
 def _lengths(rows: Sequence[ScoreRow]) -> list[str]:
-    """What the rows of a length are."""
+    """Return a note that explains lengths."""
     if made := corpus_cards.row_length(rows[0].system.corpus):
         low, high = made.trained
         return [f"each length: rows of so many {made.unit}; trained on {low} to {high}"]
@@ -162,7 +158,7 @@ def _seeds(rows: Sequence[ScoreRow], axis: Axis) -> list[str]:
 
 
 def _training(rows: Sequence[ScoreRow]) -> list[str]:
-    """How long and how the shown models were trained."""
+    """Return the numbers of updates, devices and machines of the trainings."""
     costs = [row.system.cost for row in rows if row.system.cost.updates]
     if not costs:
         return []
@@ -184,7 +180,7 @@ def _training(rows: Sequence[ScoreRow]) -> list[str]:
 
 
 def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
-    """Which values were chosen for each system by trials; else that learning rates were not."""
+    """Return the tuned values of each system, and the learning rates that were not tuned."""
     systems = {name: row.system for name, row in zip(full_names(rows), rows, strict=True) if row.system.lr}
     chosen: dict[str, list[str]] = {}
     for name, system in systems.items():
@@ -208,7 +204,7 @@ def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
 
 
 def _conditions(comparison: Comparison) -> list[str]:
-    """What must be equal for a fair comparison: search, data, changes; and where it is not."""
+    """Return the conditions of a fair comparison (search, data, budget, changes), and which differ."""
     rows, notes = comparison.rows, []
     names = full_names(rows)
     if searches := _grouped(names, [search_of(row) for row in rows]):
@@ -216,7 +212,7 @@ def _conditions(comparison: Comparison) -> list[str]:
         notes.append(f"search: {searches}; set by {chosen}")
     if data := _grouped(names, [_data(row) for row in rows]):
         notes.append(f"data: {data}")
-    budgets = [""] * len(rows)  # how much each may learn from
+    budgets = [""] * len(rows)
     for at, row in enumerate(rows):
         if row.system.budget is not None:
             steps, tokens, accumulate = row.system.budget
@@ -239,17 +235,17 @@ def _conditions(comparison: Comparison) -> list[str]:
 
 
 def _data(row: ScoreRow) -> str:
-    """What was decoded and compared with."""
+    """Return the corpus and split of a row, with the hashes of its sources and references."""
     if row.source is None:
         return ""
     name = " ".join(filter(None, [row.system.corpus, row.split]))
     if corpus_cards.row_length(row.system.corpus):
-        return f"{name}, generated"  # with other digests at every length
+        return f"{name}, generated"  # the hashes differ at each length
     return f"{name} (SHA-256: source {row.source[:8]}, references {row.references[:8]})"
 
 
 def _significance(comparison: Comparison, axis: Axis) -> list[str]:
-    """How the differences were tested; those along an axis are shown as stars alone."""
+    """Return notes on the tests of differences; along an axis, only stars need an explanation."""
     rows, differences, resamples = comparison.rows, comparison.differences, comparison.resamples
     marks = [SEPARABLE_NOTE] if comparison.best and not axis else []
     if not differences:
@@ -274,7 +270,7 @@ def _significance(comparison: Comparison, axis: Axis) -> list[str]:
 
 
 def _baseline(base: ScoreRow, rows: Sequence[ScoreRow]) -> str:
-    """What a variant was compared with: its name, and its runs where there are several recipes."""
+    """Return the name of a baseline, with its recipe and runs if there are several recipes."""
     name = " ".join(filter(None, (base.name, base.method)))
     if len({row.recipe for row in rows}) == 1:
         return name
@@ -284,7 +280,7 @@ def _baseline(base: ScoreRow, rows: Sequence[ScoreRow]) -> str:
 
 
 def _needed(tested: Sequence[SystemDifference]) -> list[str]:
-    """Seeds with which undecided differences by the first metric would be told, if any."""
+    """Return a note on the numbers of seeds that would decide undecided differences by the first metric."""
     counts = {
         one.row.name: one.tested.seeds_needed or f"more than {MOST_SEEDS}"
         for one in tested
@@ -298,7 +294,7 @@ def _needed(tested: Sequence[SystemDifference]) -> list[str]:
 
 
 def _published(comparison: Comparison) -> list[str]:
-    """Where the published figures are from that stand beside a score."""
+    """Return the sources of the published figures that are shown beside scores."""
     notes = []
     several = len({row.recipe for row in comparison.rows}) > 1
     cells = [(row, metric) for row in comparison.rows for metric in row.scores]

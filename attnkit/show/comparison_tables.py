@@ -1,5 +1,4 @@
-"""Systems side by side as tables: a row for each system, or a column for each length or number of
-contexts."""
+"""Tables that compare systems: a row for each system, or a column for each length or number of contexts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,15 +25,13 @@ from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
 
 class Key(NamedTuple):
-    """What tells rows apart but for the seed."""
+    """Identity of a row without its seed."""
 
     split: str | None
     recipe: str | None
-    variant: str
-    """The name of the system."""
+    variant: str  # name of the system
     method: str | None
-    place: int | None
-    """On the axis."""
+    place: int | None  # number of contexts or length
 
     @classmethod
     def of(cls, row: ScoreRow) -> "Key":
@@ -42,7 +39,7 @@ class Key(NamedTuple):
 
 
 class ScoresByKey:
-    """The rows of a comparison by their keys, one a seed, and what stands in the cells of each."""
+    """The rows of a comparison by key, one per seed, and their cells."""
 
     def __init__(self, comparison: Comparison) -> None:
         self.groups: dict[Key, list[ScoreRow]] = {}
@@ -53,14 +50,14 @@ class ScoresByKey:
         self.published = comparison.published
 
     def values(self, metric: str, key: Key) -> list[float]:
-        """One score a seed."""
+        """Return the finite scores, one per seed."""
         scores = (row.scores.get(metric) for row in self.groups.get(key, ()))
         return [score.value for score in scores if score is not None and score.finite]
 
     def best(self, metric: str, key: Key, digits: int) -> bool:
-        """Whether none on the split at the same place of the axis is better, unless all are equal.
+        """Return whether the score is the best on its split at its place of the axis, unless all scores are equal.
 
-        Those that cannot be compared with the baseline do not take part.
+        Systems that are not comparable with the baseline are skipped.
         """
         better = metric_facts(metric).better
         apart = {at for at, one in self.differences.items() if one.not_comparable}
@@ -75,14 +72,14 @@ class ScoresByKey:
         return shown.get(key) == (min if better == "lower" else max)(shown.values())
 
     def figure(self, metric: str, key: Key) -> tuple[float, bool] | None:
-        """The published score that stands beside one, and whether they are comparable."""
+        """Return the published score of a system, and whether it is comparable; None without one."""
         for published in self.published:
             if (score := published.score(self.groups[key][0], metric)) is not None:
                 return score, published.figures.comparable
         return None
 
     def name_cell(self, key: Key) -> Cell:
-        """The system; for programs with all that tells it from others."""
+        """Return the name of the system; for programs, with everything that identifies it."""
         runs = self.groups[key]
         first, system = runs[0], runs[0].system
         reasons = (d.not_comparable for (at, _), d in self.differences.items() if at == key)
@@ -111,7 +108,7 @@ class ScoresByKey:
         return Cell(first.name, fields)
 
     def score_cell(self, metric: str, key: Key) -> Cell:
-        """Mean and sample standard deviation over seeds."""
+        """Return the mean and sample standard deviation over seeds."""
         values, inseparable = self.values(metric, key), (key, metric) in self.inseparable
         sd = stdev(values) if len(values) > 1 else None
         found = (row.scores.get(metric) for row in self.groups[key])
@@ -129,42 +126,41 @@ class ScoresByKey:
         return Cell(text, fields, self.best(metric, key, 2), inseparable)
 
     def difference_cell(self, metric: str, key: Key) -> Cell:
-        """To the baseline."""
+        """Return the difference to the baseline."""
         found = self.differences.get((key, metric))
         known = (found.value, found.tested, found.not_comparable) if found else (None, None, ())
         return difference_cell(*known, f"{metric}_")
 
     def published_cell(self, metric: str, key: Key) -> Cell:
-        """In parentheses where it is not comparable."""
+        """Return the published score, in parentheses if it is not comparable."""
         figure, comparable = self.figure(metric, key) or (None, True)
         text = NONE if figure is None else f"{figure:.2f}" if comparable else f"({figure:.2f})"
         return Cell(text, {f"{metric}_published": figure}, dim=not comparable)
 
     def measured(self, measure: CostColumn, key: Key) -> float | None:
-        """What stands for the values of all seeds."""
+        """Return a cost, reduced over seeds; None if it is unknown."""
         values = (measure.value(row) for row in self.groups[key])
         known = [value for value in values if value is not None]
         return measure.of_seeds(known) if known else None
 
     def axis_cell(self, digits: int, place: int, system: tuple[Key, str]) -> Cell:
-        """The mean over seeds at one place, with the stars of its difference to the baseline."""
+        """Return the mean over seeds at one place of the axis, with the stars of its difference to the baseline."""
         key, metric = system[0]._replace(place=place), system[1]
         if not (values := self.values(metric, key)):
             return Cell(NONE)
         found = self.differences.get((key, metric))
         mark = stars(found.tested.p_holm) if found and found.tested else ""
-        # no space before the stars: columns are many
+        # no space before the stars, because there are many columns
         text = f"{mean(values):.{digits}f}{mark.strip()}"
         return Cell(text, best=self.best(metric, key, digits))
 
 
 def tables(comparison: Comparison, *, by_split: bool = True) -> list[Table]:
-    """Any comparison as a screen shows it, with its notes below the last table.
+    """Return the tables of any comparison, with notes below the last table.
 
-    Questions by number of contexts, and rows by length, have a row for each metric and system and
-    a column for each number; a table for each split, unless `by_split` is False.  Scores are means
-    over seeds, and a star marks a difference to the baseline at the same place.  The numbers for
-    programs are those of `comparison_table`.
+    Questions by number of contexts, and rows by length, have a row for each metric and system, and a column for each
+    number; splits have tables of their own, unless `by_split` is False. Scores are means over seeds, and stars mark
+    significant differences to the baseline at the same place. Values for programs are in `comparison_table`.
     """
     rows, scores = comparison.rows, ScoresByKey(comparison)
     axis = axis_of(rows)
@@ -178,23 +174,20 @@ def tables(comparison: Comparison, *, by_split: bool = True) -> list[Table]:
 
 
 def axis_of(rows: Sequence[ScoreRow]) -> Axis:
-    """Along what a comparison goes."""
+    """Return the axis along which the rows of a comparison differ."""
     return next(name for name in get_args(Axis) if not name or any(getattr(row, name) is not None for row in rows))
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Variants side by side.
+    """Return a row for each variant and split, and also for each method, number of contexts or length.
 
-    One row a variant and split: each score as its mean (and sample standard deviation) over seeds,
-    the difference to the baseline with its interval and p-value, what others published, the number
-    of seeds, size, speed and memory.  Questions have a row for each method and number of contexts,
-    windows one for each length.
+    Columns are the mean of each score over seeds (with its sample standard deviation), the difference to the baseline
+    with its interval and p-value, the published score, the number of seeds, size, speed and memory.
     """
     rows, scores = comparison.rows, ScoresByKey(comparison)
     keys = list(scores.groups)
 
     def named(name: str) -> Column:
-        """What stands in the name of a row beside the system."""
         return Column(
             name, lambda key: Cell(str(getattr(scores.groups[key][0], name) or NONE)), align="left", key=True
         )
@@ -231,11 +224,11 @@ def _number(value: float) -> str:
 
 
 def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Table:
-    """The table of some rows, without notes."""
+    """Return a table with a column for each place of the axis, without notes."""
     keys = [Key.of(row) for row in rows]
     places = sorted({key.place or 0 for key in keys})
     seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)][:-1]
-    untrained = not trained(rows)  # models and not variants of a recipe
+    untrained = not trained(rows)  # models, not variants of a recipe
     always = {"method"} if axis == "contexts" else {"variant"}
     always |= {"variant"} if untrained else set()
 
@@ -246,7 +239,7 @@ def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Ta
     columns = [named(name) for name, some in zip(Key._fields, seen, strict=False) if name in always or len(some) > 1]
     metric = Column("metric", lambda one: Cell(metric_facts(one[1]).title), align="left", key=True)
     columns.insert(bool(columns) and columns[0].title == "split", metric)
-    digits = 1 if axis == "contexts" else 2  # numbers of contexts are many
+    digits = 1 if axis == "contexts" else 2  # there are many numbers of contexts
     columns += [Column(str(at), partial(scores.axis_cell, digits, at)) for at in places]
     systems = [
         (key, metric)
@@ -263,7 +256,7 @@ def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Ta
 
 
 def warning_lines(comparison: Comparison) -> list[str]:
-    """What looks wrong about the outputs, a line each with the runs or files that it is about."""
+    """Return the warnings about outputs, one line each, with the runs or files concerned."""
     about: dict[str, list[str | None]] = {}
     for row in comparison.rows:
         for text in row.warnings:

@@ -1,4 +1,4 @@
-"""Curves on a terminal: lines of letters, in colours where there are some."""
+"""Curves on a terminal, drawn as lines of letters in colours."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,17 @@ from attnkit.runs.curves import Curves, Series
 from attnkit.text import one_line
 
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow")
-"""Of the lines, in turn: six of the colours that every terminal has, so its theme decides."""
+"""Colours of the lines, used cyclically: six of the colours that every terminal has, in the shades of its theme."""
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 WIDEST, ROWS = 160, 14
 MARGIN = 0.08
-"""Space around points that stand alone, as a share of their range."""
+"""Space around single points, as a share of their range."""
 BOX = "┤│└┬─"
-"""A row with a label, one without, the corner, a label below, the axis."""
+"""Characters of the axes: a row with a label, a row without, the corner, a column with a label, a column without."""
 
 
 class Scale(NamedTuple):
-    """An axis: its ends, and where it is labelled."""
+    """The range and ticks of an axis."""
 
     low: float
     high: float
@@ -30,19 +30,19 @@ class Scale(NamedTuple):
     logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """How far a value is from the low end to the high end, from 0 to 1."""
+        """Return the position of a value, from 0 at the low end to 1 at the high end."""
         low, high = self.low, self.high
         if self.logarithmic:
             value, low, high = math.log(value), math.log(low), math.log(high)
         return (value - low) / (high - low)
 
     def place(self, value: float, cells: int) -> int:
-        """The cell of a value, the first being that of the low end."""
+        """Return the index of a value's cell, counted from the low end."""
         return min(cells - 1, int(self.share(value) * cells))
 
 
 class CurvesChart:
-    """Plots one below the other; a rich renderable."""
+    """A rich renderable of plots, one below the other."""
 
     def __init__(self, plots: Sequence[Curves]) -> None:
         self.plots = plots
@@ -56,10 +56,10 @@ class CurvesChart:
 
 
 def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
-    """Title, rows, axis and legend of one plot."""
+    """Yield the title, rows, axis and legend of a plot."""
 
     def line(text: str, style: str = "") -> Text:
-        """Text from anywhere, no wider than the chart."""
+        """Return sanitized text, cut to the width of the chart."""
         made = Text(one_line(text), style, no_wrap=True)
         made.truncate(width, overflow="ellipsis")
         return made
@@ -82,9 +82,9 @@ def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
             *line_cells, end = _traced([(x.place(a, columns), y.place(b, ROWS)) for a, b in points])
             reached[end] = None
             for at in line_cells:
-                if at not in cells or sum(at) % 2:  # where lines meet they take turns
+                if at not in cells or sum(at) % 2:  # lines alternate in shared cells
                     cells[at] = place
-        for end in reached:  # seeds that share a cell share a letter; other ends there stand beside it
+        for end in reached:  # seeds that end in one cell share a letter; the ends of other series are moved beside it
             free = [c for c in range(columns) if (c, end[1]) not in ends] or [end[0]]
             ends[min((abs(c - end[0]), c) for c in free)[1], end[1]] = place
     cells |= ends
@@ -108,7 +108,7 @@ def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
 
 
 def _traced(cells: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The cells of a line, from its first point to its last."""
+    """Yield the cells of a line from its first to its last point."""
     for (x, y), (to_x, to_y) in pairwise(cells):
         count = max(abs(to_x - x), abs(to_y - y))
         for at in range(count):
@@ -117,7 +117,7 @@ def _traced(cells: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _axis(x: Scale, margin: int, columns: int) -> Iterator[Text]:
-    """The horizontal axis and its labels, those left out that would touch others."""
+    """Yield the horizontal axis and its labels, without labels that would touch others."""
     line, labels, end = [BOX[4]] * columns, [" "] * (margin + columns), 0
     for tick in x.ticks:
         column, text = x.place(tick, columns), number(tick)
@@ -133,7 +133,7 @@ def _axis(x: Scale, margin: int, columns: int) -> Iterator[Text]:
 
 
 def last_values(series: Series) -> str:
-    """Where the lines of a series end: their mean, and how many they are."""
+    """Return the mean of the last values of a series' lines, and the number of lines if there are several."""
     values = [line[-1][1] for line in series.lines]
     mean = sum(values) / len(values)
     text = f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:.3g}"
@@ -141,7 +141,7 @@ def last_values(series: Series) -> str:
 
 
 def scale(values: Sequence[float], most: int, *, pad: float = 0.0) -> Scale:
-    """An axis over all values, with at most about so many labels at round numbers.
+    """Return an axis over all values with about `most` ticks at round numbers.
 
     `pad` is the share of the range that is added at each end.
     """
@@ -160,7 +160,7 @@ def scale(values: Sequence[float], most: int, *, pad: float = 0.0) -> Scale:
 
 
 def horizontal(plot: Curves, values: Sequence[float], most: int, pad: float) -> Scale:
-    """The horizontal axis of a plot; a logarithmic one is labelled at some of the values."""
+    """Return the horizontal axis of a plot; ticks of a logarithmic axis are some of the values."""
     if plot.log_x and min(values) < max(values):
         at = sorted(set(values))
         return Scale(at[0], at[-1], tuple(at[:: -(-len(at) // max(2, most))]), logarithmic=True)
@@ -170,7 +170,7 @@ def horizontal(plot: Curves, values: Sequence[float], most: int, pad: float) -> 
 
 
 def number(value: float) -> str:
-    """A short label: 0.25, 1500, 20k, 4e20."""
+    """Return a number as a short label: 0.25, 1500, 20k, 4e20."""
     for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if least <= abs(value) < 1e12:
             return f"{value / size:.6g}{unit}"

@@ -1,4 +1,4 @@
-"""Curves as a picture for print: PNG, SVG or PDF."""
+"""Curves as a PNG, SVG or PDF."""
 
 import math
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 MARKERS = "osv^Dd"
 DASHES = ("-", "--", ":", "-.")
 COLOURS = 10
-"""Colours of matplotlib's own cycle, which dashes and markers go along with."""
+"""Number of colours in matplotlib's default cycle."""
 ACROSS = 3
 LONG = 1e4
-"""Numbers from here on are written as 20k and 1.5M."""
+"""Minimum of an axis' upper end from which its numbers are written as 20k and 1.5M."""
 MOST_TICKS = 8
-"""Values that a logarithmic axis names, about; none so near to the one before that their labels overlap."""
+"""Approximate maximum number of labels of a logarithmic axis; determines their minimum distance."""
 PANEL = (4.2, 3.2)  # inches
 LEGEND_LINE = 1.3
-"""Height of a line of the legend, in sizes of the font."""
+"""Height of a line of the legend, relative to the font size."""
 
 
 def picture(
@@ -34,20 +34,18 @@ def picture(
     size: tuple[float, float] | None = None,
     font: float = 10.0,
 ) -> Picture:
-    """Draw curves side by side under one legend; the same curves give the same bytes.
+    """Draw curves, one panel each, with one legend; equal curves give equal bytes.
 
-    Lines differ in dashes as in colours, so that a grey print tells them apart.
+    Lines differ in dashes as well as in colours, so that they are distinct in grey prints.
 
     Args:
-        several: what is drawn, a panel each.
-        format: png, svg or pdf.
-        order: names of series whose colours come first, for pictures that stand beside each other.
-        size: width and height of the picture in inches; by default by the number of panels.
-        font: size in points.
+        order: names of the series that get the first colours, so that several pictures use the same colours.
+        size: width and height of the picture in inches; None: from the number of panels.
+        font: font size in points.
 
     Raises:
-        UsageError: no such format.
-        UnavailableError: matplotlib is not installed.
+        UsageError: If the format is not png, svg or pdf.
+        UnavailableError: If matplotlib is not installed.
     """
     require(format)
     import matplotlib
@@ -75,7 +73,7 @@ def picture(
 
 
 def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
-    """One quantity; gives a line of each series for the legend."""
+    """Draw one panel; return a line of each series for the legend."""
     from matplotlib.ticker import EngFormatter
 
     handles = {}
@@ -111,7 +109,7 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """Of ascending values those whose labels have room on a logarithmic axis."""
+    """Return those of the ascending values whose labels do not overlap on a logarithmic axis."""
     least = 0.999 * math.log(values[-1] / values[0]) / MOST_TICKS
     ticks = list(values[:1])
     for value in values[1:]:
@@ -121,6 +119,6 @@ def _apart(values: Sequence[float]) -> list[float]:
 
 
 def _seeds(name: str, several: Sequence[Curves]) -> str:
-    """How many lines of one colour there are, where there are several."""
+    """Return the number of lines of a series, if there are several, for the legend."""
     most = max(len(one.lines) for curves in several for one in curves.series if one.name == name)
     return f" ({most} seeds)" if most > 1 else ""

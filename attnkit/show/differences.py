@@ -1,4 +1,4 @@
-"""Differences in words: value, interval, p-value, stars, verdict, and what they mean."""
+"""Differences between systems as text: value, interval, p-value, stars and verdict, and notes that explain them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from attnkit.show.table import NONE, Cell, Value
 
 
 def signed(value: float) -> str:
-    """A difference with its sign and two digits; what rounds to none has no sign."""
+    """Return a difference with its sign and two decimals; 0.00 has no sign."""
     text = f"{value:+.2f}"
     return "0.00" if float(text) == 0 else text
 
@@ -15,10 +15,10 @@ def signed(value: float) -> str:
 def difference_cell(
     value: float | None, tested: Difference | None, not_comparable: Sequence[str], prefix: str = ""
 ) -> Cell:
-    """A difference with its interval, corrected p, stars, and "level" where that is the verdict.
+    """Return a cell of a difference with its interval, corrected p-value, stars, and "level" if that is the verdict.
 
-    It is in parentheses where it is not that of the systems alone; of perplexity everything is in
-    percent.  For programs what was not tested is None; `prefix` begins the names of their values.
+    Differences of systems that are not comparable are in parentheses; tested differences of perplexity are in percent.
+    For programs, untested values are None, and names have the prefix.
     """
     low, high = tested.interval if tested and tested.interval else (None, None)
     named: dict[str, Value] = {"difference": value, "low": low, "high": high}
@@ -43,23 +43,28 @@ def difference_cell(
 
 
 def significance(corrected: float | None) -> str:
-    """A corrected p-value with its stars, a space before; nothing without one."""
+    """Return a corrected p-value with its stars, after a space; empty for None."""
     if corrected is None:
         return ""
     return (" p<0.001" if corrected < 0.001 else f" p={corrected:.3f}") + stars(corrected)
 
 
 def stars(p: float | None) -> str:
-    """* below 0.05, ** below 0.01, with a space before."""
+    """Return "*" below 0.05 or "**" below 0.01, after a space; otherwise an empty text."""
     if p is None or p >= 0.05:
         return ""
     return " **" if p < 0.01 else " *"
 
 
 def significance_note(over: str, resamples: int, count: int, noun: str, *, seeds: bool = False) -> str:
-    """What p-values and stars in a table of so many tests are; `noun`: what is tested.
+    """Return a note that explains the p-values and stars of a table.
 
-    `seeds`: whether the spread over seeds counts, too.
+    Args:
+        over: items that are resampled, in the plural.
+        resamples: number of resamples.
+        count: number of tests in the table.
+        noun: tested things, in the plural.
+        seeds: whether the variance over seeds is included.
     """
     corrected = f", Holm-corrected for {count} {noun}" if count > 1 else ""
     how = f"by paired bootstrap over {over}, {resamples} resamples"
@@ -69,9 +74,9 @@ def significance_note(over: str, resamples: int, count: int, noun: str, *, seeds
 
 
 def few_items_note(items: int, what: str) -> str:
-    """What so few test items cannot show; "" where there are enough.
+    """Return a warning if there are fewer than FEW_ITEMS test items, otherwise an empty text.
 
-    Of n pairs a test of signs has p of 2 ** (1 - n) at least, which a bootstrap of as few hides.
+    The minimum p-value of a sign test of n pairs is 2 ** (1 - n), a limit that a bootstrap of n pairs does not show.
     """
     if not 0 < items < FEW_ITEMS:
         return ""
@@ -81,7 +86,7 @@ def few_items_note(items: int, what: str) -> str:
 
 
 def interval_note(tests: Iterable[Difference]) -> str:
-    """What intervals are, and within what margin systems are level."""
+    """Return a note that explains the intervals, and the margins within which systems are level."""
     points, ratios = set[str](), set[str]()
     for test in tests:
         if test.percent:
@@ -97,12 +102,12 @@ def interval_note(tests: Iterable[Difference]) -> str:
 
 
 def scope_note(tests: Sequence[tuple[str, Difference]], what: str, trained: bool) -> str:
-    """What intervals and p-values cover, and what they do not.
+    """Return a note on the variation that intervals and p-values cover: test items, training seeds, or both.
 
     Args:
-        tests: with the names of the systems.
-        what: the test set is made of.
-        trained: whether seeds are known.
+        tests: the differences, with the names of the systems.
+        what: test items, in the plural.
+        trained: whether the systems' seeds are known.
     """
     seeds = any(test.seed_degrees for _, test in tests)
     if not seeds and not trained:
@@ -126,7 +131,7 @@ def scope_note(tests: Sequence[tuple[str, Difference]], what: str, trained: bool
 
 
 FEW_ITEMS = 8
-"""From so many pairs on a test of signs can have p below 0.01."""
+"""Minimum number of pairs for which the p-value of a sign test can be below 0.01."""
 SEPARABLE_NOTE = (
     "^: not separable from the best: its corrected p against the best of the column is 0.05 or "
     "more (multiple comparisons with the best, Hsu 1984), which does not mean equal"

@@ -1,4 +1,4 @@
-"""What every picture needs: matplotlib on demand, plain settings, fonts, and repeatable bytes."""
+"""Common parts of all pictures: matplotlib imported on demand, its settings, fonts, and reproducible bytes."""
 
 import io
 import unicodedata
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-RESOLUTION = 300  # pixels an inch of a PNG, and of the maps inside an SVG or PDF
+RESOLUTION = 300  # pixels per inch of a PNG, and of the maps inside an SVG or PDF
 BASE = "DejaVu Sans"
-"""Comes with matplotlib, so pictures in Latin, Greek and Cyrillic look alike everywhere."""
+"""Font shipped with matplotlib, so that pictures in Latin, Greek and Cyrillic script look the same everywhere."""
 PREFERRED = (
     "Noto Sans CJK JP",
     "Noto Sans CJK SC",
@@ -34,9 +34,9 @@ PREFERRED = (
     "FreeSans",
     "Unifont",
 )
-"""Families that draw what the base font lacks, best first."""
+"""Font families for characters that the base font lacks, best first."""
 SETTINGS: dict[str, Any] = {
-    "text.parse_math": False,  # a token such as $x$ is no formula
+    "text.parse_math": False,  # a token such as $x$ is not a formula
     "svg.fonttype": "none",
     "svg.hashsalt": "attnkit",
     "pdf.fonttype": 42,
@@ -47,19 +47,14 @@ SETTINGS: dict[str, Any] = {
 
 
 class Picture(NamedTuple):
-    """A finished picture, and what its reader should know."""
+    """The bytes of a picture file, and warnings for its reader."""
 
     data: bytes
-    warnings: tuple[str, ...] = ()  # a line each, such as which font package to install
+    warnings: tuple[str, ...] = ()  # one line each, such as the font package to install
 
 
 def require(format: str, option: str = "--save") -> None:
-    """Say before the work whether such a picture can be made.
-
-    Raises:
-        UsageError: there is no such format.
-        UnavailableError: matplotlib is not installed.
-    """
+    """Raise UsageError if the format is unknown, UnavailableError if matplotlib is not installed."""
     if format not in FORMATS:
         near = nearest(format, FORMATS)
         hint = f"did you mean {near}? " if near else ""
@@ -70,14 +65,14 @@ def require(format: str, option: str = "--save") -> None:
 
 @contextmanager
 def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
-    """matplotlib as it is without the user's settings, with fonts that have these texts' glyphs.
+    """Replace the user's matplotlib settings by defaults, with fonts that contain the glyphs of the texts.
 
-    Gives a list of warnings about glyphs that no font has.
+    Yields warnings about glyphs that no installed font contains.
     """
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # a missing glyph is reported once, with its remedy, below
+        # missing glyphs are reported once, with a remedy, below
         warnings.filterwarnings("ignore", message=r"(?s)Glyph .* missing from")
         warnings.filterwarnings("ignore", message=r"(?s).*Matplotlib currently does not support")
         matplotlib.rcdefaults()
@@ -94,7 +89,7 @@ def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def rendered(figure: "Figure", format: str, title: str) -> bytes:
-    """The figure as a file, trimmed to what is drawn; the same figure gives the same bytes."""
+    """Return the bytes of a file of the figure, cropped to its content; equal figures give equal bytes."""
     metadata: dict[str, str | None] = {"Title": safe_text(title)}
     undated = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
     metadata[undated[format]] = None
@@ -106,9 +101,9 @@ def rendered(figure: "Figure", format: str, title: str) -> bytes:
 
 
 def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Font families that together have the glyphs of the texts, and the characters none has.
+    """Return font families that together contain the glyphs of the texts, and the characters missing in all of them.
 
-    matplotlib draws each character by the first family of a list that has it.
+    matplotlib draws each character with the first family in its list that contains it.
     """
     from matplotlib import font_manager
 
@@ -116,7 +111,7 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     installed, families = set(font_manager.get_font_names()), [BASE]
     for family in (BASE, *PREFERRED):
         if family in installed and wanted:
-            # fonts are files from anywhere: one that cannot be read is passed over
+            # installed font files may be damaged: unreadable fonts are skipped
             with suppress(OSError, RuntimeError, ValueError):
                 known = font_manager.get_font(font_manager.findfont(family)).get_charmap()
                 found = {c for c in wanted if ord(c) in known}

@@ -1,4 +1,4 @@
-"""One attention map on a terminal of any width, in colours or shades."""
+"""An attention map on a terminal of any width, in colours or shades."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ from attnkit.text import one_line
 
 MOST_LINES = 64
 MOST_KEYS_LISTED = 100
-HIGHEST_LABEL = 12  # cells of a column's label
+HIGHEST_LABEL = 12  # maximum height of a column's label, in lines
 
 
 def text(content: str, style: str = "") -> Text:
-    """Text from anywhere, made harmless; long words are folded, never cut."""
+    """Return sanitized text on one line, in which long words are folded."""
     return Text(one_line(content), style=style, overflow="fold")
 
 
 @dataclass(frozen=True, eq=False)
 class Heatmap:
-    """A rich renderable of one matrix [T, S]: title, labels, cells, colour bar, notes.
+    """A rich renderable of one matrix [queries, keys]: title, labels, cells, colour bar, notes.
 
-    Each query is a row with its label and each key a column, as squares of two cells where they
-    fit.  Wider maps are pooled; so are longer ones, in half blocks where there are colours.  The
-    console decides between 24-bit colour, 256 colours and shades.
+    Each query is a row and each key a column, two characters wide if there is room. Wider and longer maps are pooled;
+    with colours, a long map has two rows per line, in half blocks. The console determines whether 24-bit colours, 256
+    colours or shades are used.
     """
 
     matrix: AttentionMatrix
-    scale: Scale = "linear"  # of weights; differences are linear
-    bounds: tuple[float, float] | None = None  # of the colour bar; None: of this map alone
+    scale: Scale = "linear"  # for weights; differences are always linear
+    bounds: tuple[float, float] | None = None  # range of the colour bar; None: range of this map
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         matrix = self.matrix
@@ -58,11 +58,11 @@ class Heatmap:
             yield text(note, "dim")
 
     def _lines(self, values: Array, colours: TerminalColours, width: int, caption: list[str]) -> list[Segment]:
-        """Head and rows; what was done so that they fit is added to the caption."""
+        """Return the labels of the columns and the rows; append to the caption how they were made to fit."""
         matrix = self.matrix
         names, keys = labels_of(matrix.queries), labels_of(matrix.keys)
         digits = len(str(len(names) - 1))
-        most = max(1, width // 4 if width > 40 else width // 3)  # cells of a row's label
+        most = max(1, width // 4 if width > 40 else width // 3)  # maximum width of a row's label
         label = min(max(map(cell_len, names)), most)
         numbered = 2 * len(keys) > width - label - 1
         if numbered:
@@ -94,7 +94,7 @@ class Heatmap:
 
 
 def ruler(numbers: Sequence[int], cell: int) -> str:
-    """Numbers over columns of `cell` cells: every tenth is named, its number beginning there."""
+    """Return a line that shows every tenth number, starting at its column, over columns `cell` characters wide."""
     out = ""
     for place in range(0, len(numbers), 10):
         if place * cell + len(str(numbers[place])) <= len(numbers) * cell:

@@ -1,7 +1,7 @@
-"""One HTML file that needs nothing else: no network, no other file, no style or script but its own.
+"""A self-contained HTML file: no network, no other files, no styles or scripts but its own.
 
-A content security policy allows the script and the style by their hashes.  Data is JSON that can
-end no element; the script shows it as text only.
+A content security policy allows the script and the style by their hashes. The data is JSON in which no character can
+end its element; the script shows it as text only.
 """
 
 import base64
@@ -29,11 +29,11 @@ def document(
     styles: Sequence[str] = ("page.css",),
     parts: Mapping[str, str] = {},  # noqa: B006
 ) -> bytes:
-    """`body.html` of a folder in `frame.html`, with its scripts as one, style, hashes and data.
+    """Return `body.html` of a folder inside `frame.html`, with scripts, styles, their hashes and data.
 
-    `frame.html` and `frame.css` are what all pages share; the `styles` come behind, so that they
-    win.  Scripts lose their indentation and the lines that are comments: no literal in them may
-    have several lines.  `parts` are HTML for further places {{name}} of the body.
+    All pages share `frame.html` and `frame.css`; the `styles` follow, so that they take precedence. Indentation and
+    comment lines are removed from scripts, so literals in scripts must not span lines. `parts` is the HTML of further
+    placeholders {{name}} of the body.
     """
     source = "".join(_text(folder / name) for name in scripts)
     script = _MARGINS.sub("", source)
@@ -53,7 +53,7 @@ def document(
 
 
 def escaped(text: str) -> str:
-    """Text from anywhere on one line, as part of an element or an attribute."""
+    """Return sanitized text on one line, escaped for elements and attributes."""
     return html.escape(one_line(text))
 
 

@@ -1,4 +1,4 @@
-"""Maps of one model as a picture for print: one map in full, or small multiples; PNG, SVG or PDF."""
+"""Attention maps of a model as a PNG, SVG or PDF: a single map, or small multiples."""
 
 import math
 from collections.abc import Sequence
@@ -18,34 +18,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LONGEST = 24  # width of a token's label, in characters of a terminal
+LONGEST = 24  # maximum width of a token's label, in terminal cells
 TYPE, SMALL, SMALLEST = 8.0, 7.0, 4.5
-"""Font sizes in points; labels that would be smaller than the last are left out."""
-CHARACTER = 0.6 / 72  # inches of a character for each point of its font, about
-MAP = 7.0  # inches of a map in full, at most
-ROW, PANEL = 11.0, (0.8, 2.2)  # inches of a row of small multiples, and of the longer side of one
-CELL = 0.28  # inches of a cell of a map in full, at most
+"""Font sizes in points; labels that would be smaller than the last size are left out."""
+CHARACTER = 0.6 / 72  # approximate width of a character in inches, per point of its font
+MAP = 7.0  # maximum side of a single map, in inches
+ROW, PANEL = 11.0, (0.8, 2.2)  # inches: width of a row of small multiples; minimum and maximum longer side of a map
+CELL = 0.28  # maximum side of a cell of a single map, in inches
 BESIDE = (2.6, 1.8)  # inches for labels, title and colour bar
-EVEN = 8  # times as many tokens on one side as on the other: cells are squares
-FINE = 1000  # cells of a side from which on a picture has fewer pixels
+EVEN = 8  # maximum ratio of the sides of a map for which cells are squares
+FINE = 1000  # number of cells of a side from which a cell is smaller than a pixel
 MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's maximum"}
 
 
 def picture(capture: Capture, kind: Kind, format: str, *, scale: Scale = "linear") -> Picture:
-    """Draw the maps of one kind; the same maps give the same bytes.
+    """Draw the maps of one kind; equal maps give equal bytes.
 
-    One layer and head is drawn in full with every token that fits; more become small multiples
-    under one colour scale.
-
-    Args:
-        capture: its maps hold what is to be shown (see `AttentionMaps.choose`).
-        kind: which of its maps.
-        format: png, svg or pdf.
-        scale: of the colours.
+    A single map is drawn with all tokens that fit; several maps become small multiples under one colour scale.
+    `AttentionMaps.choose` selects the layers and heads to draw.
 
     Raises:
-        UsageError: no such format; the capture has no maps of this kind.
-        UnavailableError: matplotlib is not installed.
+        UsageError: If the format is not png, svg or pdf, or the capture has no maps of this kind.
+        UnavailableError: If matplotlib is not installed.
     """
     require(format)
     maps = maps_of(capture, kind)
@@ -66,9 +60,9 @@ def picture(capture: Capture, kind: Kind, format: str, *, scale: Scale = "linear
 def _figure(
     maps: AttentionMaps, title: str, labels: Sequence[Sequence[str]], scale: Scale
 ) -> tuple["Figure", list[str]]:
-    """The maps under their title with a colour bar, and what is to be said.
+    """Return a figure of the maps with a title and a colour bar, and notes on the weights.
 
-    Layers go down and heads across; the heads of one layer, or layers of one head, are folded.
+    Rows are layers and columns are heads; many heads of a single layer, or layers of a single head, are wrapped.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
@@ -118,7 +112,7 @@ def _figure(
 
 
 def _names(maps: AttentionMaps) -> list[str]:
-    """Of the single maps, with their mechanisms where layers differ."""
+    """Return the names of the maps, with their mechanisms if these differ between layers."""
     several = len({layer.mechanism for layer in maps.layers}) > 1
     return [
         f"layer {layer.number}, head {head}" + (f"\n{_line(layer.mechanism)}" if several else "")
@@ -128,7 +122,7 @@ def _names(maps: AttentionMaps) -> list[str]:
 
 
 def _label(axes: "Axes", cell: float, labels: Sequence[Sequence[str]], single: bool) -> None:
-    """Tokens along the axes: as many as fit, of small maps all or none."""
+    """Label the axes with the tokens that fit; in small multiples with all tokens or none."""
     font, stride = min(TYPE, cell * 72 * 0.8), 1
     if font < SMALLEST and single:
         font, stride = SMALLEST, math.ceil(SMALLEST / font)
@@ -145,10 +139,9 @@ def _label(axes: "Axes", cell: float, labels: Sequence[Sequence[str]], single: b
 
 
 def _number(value: float, _: object) -> str:
-    """Of the colour bar; nothing is set as a formula, so a minus sign has to be a real one."""
+    """Return a label of the colour bar, with a typographic minus sign because formulas are not parsed."""
     return f"{value:g}".replace("-", "\u2212")
 
 
 def _line(text: str) -> str:
-    """Safe text on one line."""
     return safe_text(text).replace("\n", "\\n").replace("\t", "\\t")

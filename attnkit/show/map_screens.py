@@ -1,4 +1,4 @@
-"""Attention maps on a terminal: all layers and heads small, and several models one by one."""
+"""Attention maps on a terminal: all layers and heads of a model, and several models in comparison."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +23,15 @@ from attnkit.show.heatmap import Heatmap, text
 from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
 from attnkit.show.token_labels import aligned
 
-LARGEST, NARROWEST = 32, 6  # drawn columns and rows of a map
+LARGEST, NARROWEST = 32, 6  # maximum rows and columns, and minimum columns, of a drawn map
 
 
 @dataclass(frozen=True, eq=False)
 class MapGrid:
-    """A rich renderable: a band a layer, in it a map a head, all with one colour bar.
+    """A rich renderable of small maps: a row per layer, a map per head, one colour bar.
 
-    Heads that do not fit side by side go below.  A map with more keys than there is room for is
-    pooled: each cell is the highest weight of a block, in diverging colours the one farthest from 0.
+    Heads that do not fit side by side are wrapped. Maps that are too large are pooled: each cell is the highest weight
+    of a block, in diverging colours the weight farthest from 0.
     """
 
     maps: AttentionMaps
@@ -53,7 +53,7 @@ class MapGrid:
         most = max(1, room // (min(keys, NARROWEST) + 1))
         across = ceil(len(maps.heads) / ceil(len(maps.heads) / most))
         columns = ceil(keys / min(max(1, room // across - 1), LARGEST))
-        # a character is about twice as high as it is wide
+        # a character is about twice as high as wide
         rows = max(columns, ceil(queries / LARGEST)) * (1 if colours.half_blocks else 2)
         rows = rows if queries > 2 else 1
         yield Segments(self._lines(shares, colours, (rows, columns), across, margin))
@@ -73,7 +73,7 @@ class MapGrid:
     def _lines(
         self, shares: list[list[Scaled]], colours: TerminalColours, block: tuple[int, int], across: int, margin: int
     ) -> Iterator[Segment]:
-        """So many heads across; each cell is of a block of queries and keys."""
+        """Yield the maps, `across` heads side by side; `block`: number of queries and keys per cell."""
         width, half = ceil(self.maps.weights.shape[3] / block[1]), colours.half_blocks
         for layer, of_layer in zip(self.maps.layers, shares, strict=True):
             for first in range(0, len(of_layer), across):
@@ -92,18 +92,14 @@ class MapGrid:
 
 
 class MapComparison:
-    """A rich renderable of maps of one kind of several captures: the mean over layers and heads.
+    """A rich renderable of the mean map, over layers and heads, of several captures.
 
-    Each with its model and output, weights with one colour scale; then the difference of every
-    other one to the first where their tokens are the same, or else a sentence why there is none.
+    All maps, with model and output, have one colour scale; then follows the difference of each other capture to the
+    first, or the reason why it is undefined.
     """
 
     def __init__(self, captures: Sequence[Capture], kind: Kind, scale: Scale = "linear") -> None:
-        """The first capture is what the others are compared with.
-
-        Raises:
-            UsageError: a capture has no maps of this kind.
-        """
+        """Compare with the first capture. Raises UsageError if a capture has no maps of this kind."""
         self.captures, self.scale = captures, scale
         self.matrices = [matrix_of(maps_of(capture, kind)) for capture in captures]
 

@@ -1,4 +1,4 @@
-"""The outputs of several systems as tables: where they differ in all, and line by line."""
+"""Tables that compare the outputs of several systems, in total and line by line."""
 
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -16,7 +16,7 @@ MARKS_NOTE = "[words]: not in the reference at this place; [_]: words of it are 
 
 
 def tables(compared: ComparedOutputs) -> list[Table]:
-    """Systems on all lines, and by length of the reference."""
+    """Return the scores of the systems on all lines, and by length of the reference."""
     lengths = by_length(compared)
     return [_systems(compared), *([_by_length(compared, lengths)] if len(lengths) > 1 else [])]
 
@@ -27,7 +27,6 @@ def _systems(compared: ComparedOutputs) -> Table:
     what = "questions" if asked else "sentences"
 
     def difference(one: SystemFacts) -> Cell:
-        """To the first, with its interval and p where it was tested."""
         value = None if one is found[0] else one.score - found[0].score
         return difference_cell(value, one.difference, ())
 
@@ -63,7 +62,7 @@ def _systems(compared: ComparedOutputs) -> Table:
 
 
 def _by_length(compared: ComparedOutputs, lengths: dict[str, tuple[int, tuple[float, ...]]]) -> Table:
-    """A row a system, a column a length; above, how many sentences it has."""
+    """Return a row for each system and a column for each length, below a row with the number of sentences."""
     rows: list[tuple[str, list[float]]] = [("sentences", [count for count, _ in lengths.values()])]
     for at, name in enumerate(compared.names):
         rows.append((name, [values[at] for _, values in lengths.values()]))
@@ -79,10 +78,10 @@ def _number(value: float) -> str:
 
 
 def example_tables(comparison: ComparedOutputs, sort: str, count: int) -> list[Table]:
-    """A table a line; the first of each group has a title.
+    """Return a table for each example line; the first table of a group has a title.
 
-    By difference there are so many largest gains of the second system, and as many losses; by
-    another order so many lines from the first.
+    Sorted by difference, these are the `count` largest gains of the second system and its `count` largest losses;
+    otherwise the first `count` lines.
     """
     if sort == "difference":
         first, second = comparison.names[:2]
@@ -110,7 +109,7 @@ def example_tables(comparison: ComparedOutputs, sort: str, count: int) -> list[T
 
 
 def _example(comparison: ComparedOutputs, line: ComparedLine, title: str) -> Table:
-    """Source, references, outputs with their scores, and those contexts that need a word."""
+    """Return source, references, outputs with their scores, and the contexts with the answer or decisive contexts."""
     asked = comparison.part.method is not None
     metric = metric_facts(comparison.metric).title
     difference = f"{metric} difference {signed(line.difference)}" if line.scores[1:] else ""

@@ -1,4 +1,4 @@
-"""Systems by tasks and costs: a heat map, a table of the same, and differences with intervals."""
+"""Systems by tasks and costs: a heat map, a forest plot of differences with intervals, and their tables."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 UNDECIDED = "~"
-"""After a difference whose interval covers 0, in tables."""
+"""Mark, in tables, of a difference whose interval covers 0."""
 TYPE, SMALL = 8.0, 6.5  # points
 CELL = (0.62, 0.24)  # inches
-ROW = 0.21  # inches of a line of a forest plot
+ROW = 0.21  # height of a line of a forest plot, in inches
 HATCH = "////"
 
 
 def overview_table(found: Overview) -> Table:
-    """A row a system, a column a task or cost."""
+    """Return a row for each system and a column for each task or cost."""
     columns = [Column("system", align="left"), *(Column(one.title, partial(_cell, one)) for one in found.columns)]
     units = (f"{one.title}: {one.unit}, to {one.baseline}" for one in found.columns)
     notes = [
@@ -38,7 +38,7 @@ def overview_table(found: Overview) -> Table:
 
 
 def forest_table(found: Overview) -> Table:
-    """A row for each task and system: its difference with the 95 % interval."""
+    """Return the difference with its 95 % interval, a row for each task and system."""
     rows = [
         (one, name, one.cells[name])
         for one in found.columns
@@ -77,17 +77,17 @@ def _cell(column: OverviewColumn, name: str) -> Cell:
 
 
 def _text(one: OverviewCell) -> str:
-    """Three digits, and 1 where a side has one seed."""
+    """Return the difference with three digits, and a superscript 1 if it is provisional."""
     text = signed(one.value) if abs(one.value) < 10 else f"{one.value:+.0f}"
     return text + "\u00b9" * one.provisional
 
 
 def overview_picture(found: Overview, format: str) -> Picture:
-    """The heat map: blue is better than the baseline, orange worse, each column on its own scale.
+    """Draw the heat map: blue is better than the baseline, orange worse; each column has its own scale.
 
     Raises:
-        UsageError: no such format.
-        UnavailableError: matplotlib is not installed.
+        UsageError: If the format is not png, svg or pdf.
+        UnavailableError: If matplotlib is not installed.
     """
     require(format)
     import matplotlib
@@ -134,7 +134,7 @@ def overview_picture(found: Overview, format: str) -> Picture:
 
 
 def _number(column: OverviewColumn, name: str, gain: float) -> tuple[str, dict[str, Any]]:
-    """The text of a cell, and how it looks."""
+    """Return the text of a cell, and its style."""
     if name == column.baseline and column.score is not None:
         return f"{column.score:.1f}", {"style": "italic", "color": "0.25"}
     if name not in column.cells:
@@ -144,13 +144,13 @@ def _number(column: OverviewColumn, name: str, gain: float) -> tuple[str, dict[s
 
 
 def forest_picture(found: Overview, format: str) -> Picture:
-    """Differences with their 95 % intervals, a panel for each task, the best systems first.
+    """Draw a forest plot: differences with their 95 % intervals, a panel for each task, the best systems at the top.
 
-    Beside each the number of seeds of system and baseline; the band is the margin of equivalence.
+    The numbers of seeds of system and baseline are shown; the band is the margin of equivalence.
 
     Raises:
-        UsageError: no such format.
-        UnavailableError: matplotlib is not installed.
+        UsageError: If the format is not png, svg or pdf.
+        UnavailableError: If matplotlib is not installed.
     """
     require(format)
     from matplotlib.figure import Figure
@@ -169,7 +169,6 @@ def forest_picture(found: Overview, format: str) -> Picture:
 
 
 def _forest(axes: "Axes", column: OverviewColumn) -> None:
-    """One panel."""
     better = -1 if column.better == "lower" else 1
     order = sorted(column.cells, key=lambda name: better * column.cells[name].value)
     if column.margin is not None:
@@ -200,7 +199,7 @@ def _forest(axes: "Axes", column: OverviewColumn) -> None:
 
 
 def _seeds(seeds: tuple[int, int] | None) -> str:
-    """Of the system, and of the baseline where it has another number."""
+    """Return the number of seeds of the system, and of the baseline if it differs."""
     if seeds is None:
         return "?"
     return str(seeds[0]) if seeds[0] == seeds[1] else f"{seeds[0]} vs {seeds[1]}"

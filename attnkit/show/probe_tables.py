@@ -1,4 +1,4 @@
-"""Tables of heads and layers: those without which a model loses, noise, entropy, rank, words read."""
+"""Tables of `attnkit probe` about heads and layers: ablation, noise, entropy, rank, attention between words."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
@@ -23,7 +23,7 @@ CAVEAT = (
 
 
 def heads_table(title: str, importance: "Importance") -> Table:
-    """The whole model, then a row per head."""
+    """Return a row for the whole model, and a row for each ablated head."""
 
     def of_metric(name: str) -> list[Column]:
         effects = {place: some[name] for place, some in importance.effects.items()}
@@ -76,9 +76,9 @@ def heads_table(title: str, importance: "Importance") -> Table:
 
 
 def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
-    """The model without noise, then a row for each part and sigma.
+    """Return a row for the model without noise, and a row for each noisy part and sigma.
 
-    `together` says which layers are noisy where they all are at once.
+    `together` is the name of the part in which all layers are noisy.
     """
 
     def sigma(one: "tuple[NoisyPart, float] | None") -> Cell:
@@ -123,7 +123,7 @@ def _signatures(scores: "Mapping[str, Score]") -> list[str]:
 
 
 def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
-    """A row for each head and stage, the stages of a head below each other."""
+    """Return a row for each head and stage, grouped by head."""
     several = len({one.layer.mechanism for one in found}) > 1
     fields = [
         Column("attention", lambda one: one.kind, name="kind", align="left", key=True),
@@ -155,14 +155,14 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
 
 
 class RankRow(NamedTuple):
-    """The maps of one layer."""
+    """Ranks of the maps of a layer of a run."""
 
     run: str
     layer: "LayerRanks"
 
 
 def rank_table(title: str, found: Sequence[RankRow]) -> Table:
-    """A row for each layer of a run."""
+    """Return a row for each layer of each run."""
     from attnkit.analysis.map_rank import THRESHOLD
 
     def over_heads(
@@ -194,9 +194,9 @@ def rank_table(title: str, found: Sequence[RankRow]) -> Table:
 
 
 def reading_table(maps: "AttentionMaps", reader: str, read: str) -> Table:
-    """A row a head: how much of one word it reads at another, and what it reads most.
+    """Return a row for each head: its weight from the word `reader` to the word `read`, and the word it reads most.
 
-    Raises UsageError where a word is not in the text.
+    Raises UsageError if a word is not in the text.
     """
     from attnkit.analysis.word_attention import rank_heads
     from attnkit.show.attention_matrix import NAMES

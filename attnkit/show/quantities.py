@@ -1,10 +1,10 @@
-"""Amounts of bytes and lengths of time for people."""
+"""Bytes and durations as short texts."""
 
 import math
 
 
 def amount(size: float) -> str:
-    """Bytes in three digits and powers of 1000."""
+    """Return bytes as a text with three digits and units of powers of 1000: 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -13,7 +13,7 @@ def amount(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A short time in three digits: 1.20 ms."""
+    """Return a short time as a text with three digits: 1.20 ms."""
     units = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
     unit = next((unit for unit, size in units.items() if seconds >= size), "ns")
     value = seconds / units.get(unit, 1e-9)
@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """A length of time in its largest unit: 5 min."""
+    """Return a time in its largest unit, rounded down: 5 min."""
     units = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     for unit, length in units:
         if seconds >= length:

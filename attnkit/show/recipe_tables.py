@@ -1,4 +1,4 @@
-"""The tables of `attnkit recipe`."""
+"""Tables of `attnkit recipe`."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 DEFAULT = "default"
-"""The origin of a value that nobody set."""
+"""Origin of a value that is not set."""
 HOW = "a wider terminal or --format markdown shows them"
-"""How to see the columns that explain leaves out."""
 
 
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
-    """The shipped recipes, each with the number of its variants and the time that it takes."""
+    """Return a table of recipes, given with the time that each takes."""
 
     def corpus(item: tuple[RecipeFile, str]) -> str | None:
         return next(iter(item[0].variants.values())).data.corpus
@@ -44,7 +43,7 @@ def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
 
 
 def corpora(cards: Iterable["Card"]) -> Table:
-    """The corpus cards."""
+    """Return a table of corpora."""
 
     def origin(card: "Card") -> str:
         by_hand = "downloads" if card.downloads else "manual"
@@ -62,7 +61,7 @@ def corpora(cards: Iterable["Card"]) -> Table:
 
 
 def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False) -> Table:
-    """The values that a model reads, with their origin, one row where the variants agree.
+    """Return the values that the variants' models read, with their origins; equal variants share a row.
 
     Values that no variant sets are left out unless `defaults`.
     """
@@ -98,7 +97,7 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
 
 
 def _origin(origin: str, recipe: Path) -> str:
-    """Where a value is from, a file as seen from the recipe, or from the folder of shipped ones."""
+    """Return the origin of a value, with its file relative to the recipe or to the folder of shipped recipes."""
     path, colon, position = origin.partition(":")
     if not colon:
         return origin
@@ -107,7 +106,7 @@ def _origin(origin: str, recipe: Path) -> str:
 
 
 def read_values(recipe: Recipe) -> dict[str, str]:
-    """The values of a recipe without those of the parts that its model does not have."""
+    """Return the values of a recipe that its model reads."""
     model = recipe.model
     absent = {
         key for key, tags in ONLY_WITH.items() if any(attrgetter(tag.key)(recipe) not in tag.values for tag in tags)
@@ -122,7 +121,7 @@ def read_values(recipe: Recipe) -> dict[str, str]:
 
 
 def costs(measured: "Mapping[str, Cost]", recipes: Mapping[str, Recipe]) -> Table:
-    """Parameters, memory, padding and time, a row for each variant."""
+    """Return the parameters, memory, padding and time of each variant."""
     notes = [
         "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
         "PyTorch; the allocator of Linux may hold up to 1.7 times as much"
@@ -149,7 +148,7 @@ def costs(measured: "Mapping[str, Cost]", recipes: Mapping[str, Recipe]) -> Tabl
 
 
 def _cost(path: str) -> Callable[[Any], Value]:
-    """What a variant's cost has at a dotted place; None where it was not measured."""
+    """Return a function from a variant and its cost to the value at a dotted path; None: not measured."""
 
     def found(item: Any) -> Value:
         value = item[1]
@@ -178,4 +177,3 @@ COST_FIELDS = (
     Column("update", _cost("pace.seconds"), "{:.3g} s", "update_seconds", priority=2),
     Column("training", _cost("pace.training"), duration, "training_seconds"),
 )
-"""A narrow screen loses the columns with the highest priorities."""

@@ -1,4 +1,4 @@
-"""Runs as tables: what has become of each, and how its recipe differs."""
+"""Tables of runs: their states, scores, and differences in their recipes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from attnkit.show.table import NONE, Column, Table, Value
 
 
 def runs_tables(runs: Sequence[RunStatus], now: float, *, by_folder: bool = True) -> list[Table]:
-    """A table for each folder of variants, or one of all runs; the notes are below the last."""
+    """Return a table for each folder of variants, or one table; notes are below the last table."""
     folders = list(dict.fromkeys(map(_folder, runs))) if by_folder else []
     tables = [_table([run for run in runs if _folder(run) == folder], now, folder) for folder in folders]
     tables = tables or [_table(runs, now, None)]
@@ -19,12 +19,12 @@ def runs_tables(runs: Sequence[RunStatus], now: float, *, by_folder: bool = True
 
 
 def _folder(run: RunStatus) -> Path:
-    """Where the variants of its recipe are."""
+    """Return the folder of the variants of the run's recipe."""
     return run.path.parent.parent
 
 
 def _table(runs: Sequence[RunStatus], now: float, folder: Path | None) -> Table:
-    """Runs of one folder, or of any."""
+    """Return a table of the runs in a folder, or of all runs for None."""
     title = "" if folder in (None, Path()) else folder.as_posix()
     measured = {(run.metric, run.split) for run in runs if run.metric is not None}
     monitors = {run.monitor for run in runs if run.validation is not None}
@@ -62,7 +62,7 @@ def _table(runs: Sequence[RunStatus], now: float, folder: Path | None) -> Table:
 
 
 def _record(run: RunStatus) -> Mapping[str, Value]:
-    """A run for programs."""
+    """Return the values of a run for programs."""
     changed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.changed))
     names = "recipe variant seed state step steps metric split score monitor validation"
     return {
@@ -77,20 +77,20 @@ def _record(run: RunStatus) -> Mapping[str, Value]:
 
 
 def _step(run: RunStatus) -> str:
-    """Updates done, and asked for."""
+    """Return the number of updates done, and of all updates if it is known."""
     if run.step is None:
         return NONE
     return f"{run.step:,}" if run.steps is None else f"{run.step:,}/{run.steps:,}"
 
 
 def _number(value: float | None, names: Sequence[str | None]) -> str:
-    """A number, and what it is where the head of the column does not say so."""
+    """Return a number, with the names that the title of its column lacks."""
     named = [title_of(name) for name in names if name is not None]
     return NONE if value is None else " ".join([f"{value:.2f}", *named])
 
 
 def _notes(runs: Sequence[RunStatus]) -> tuple[str, ...]:
-    """What a reader needs to know, and what went wrong."""
+    """Return notes on sizes and differences, and the faults of runs."""
     total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {amount(sum(r.bytes for r in runs))}"
     removable = sum(run.removable for run in runs)
     if removable:

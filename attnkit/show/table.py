@@ -1,4 +1,4 @@
-"""A table as a value: columns, rows and notes, drawn on a terminal of any width."""
+"""A table of columns, rows and notes, rendered on a terminal of any width."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,59 +15,59 @@ from rich.text import Text
 from attnkit.text import one_line
 
 PLUS_MINUS = "\u00b1"
-NONE = "-"  # the text of a cell without a value
-INSEPARABLE = "^"  # before a value that is not separable from the best one
+NONE = "-"  # text of a cell without a value
+INSEPARABLE = "^"  # before a value that is not separable from the best value
 COMFORTABLE = 24
-"""Characters that a column of wrapping text should have, or a third of a narrow screen."""
+"""Preferred width of a column of wrapping text, in characters; on a narrow screen a third of the screen."""
 GAP = 2
-"""Characters between two columns."""
+"""Number of characters between two columns."""
 WIDER = "a wider terminal shows them"
 Value = str | int | float | None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: what people read, and what programs read."""
+    """A text for people, and named values for programs."""
 
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict)  # named values for CSV and JSON
     best: bool = False  # shown in bold
-    inseparable: bool = False  # the best, or not separable from it: shown with a mark before it
+    inseparable: bool = False  # best, or not separable from the best: shown with a mark before the text
     dim: bool = False
-    marked: bool = False  # its words in brackets are highlighted
+    marked: bool = False  # words in brackets are highlighted
 
     @property
     def mark(self) -> str:
-        """What stands before the text."""
+        """Prefix of the text."""
         return f"{INSEPARABLE} " if self.inseparable else ""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: what it shows of an item, for people and for programs, and how it is placed."""
+    """The value that a column shows of each item, its format and its placement."""
 
     title: str
     value: Callable[[Any], Value | Cell] = str
-    """Of an item; or its whole cell."""
+    """Function from an item to its value, or to its whole cell."""
     form: str | Callable[[Any], str] = "{}"
-    """Of a value as text; None is NONE."""
+    """Format of a value; None is shown as NONE."""
     name: str = ""
-    """Of the value for programs; that of the column when empty."""
+    """Name of the value for programs; empty: `word`."""
     align: Literal["left", "right"] = "right"
     priority: int = 0
-    """0 is always shown; on a narrow screen the columns with the highest number go first."""
-    wrap: bool = False  # where there is no room, its cells go on below, between words
+    """0: always shown; on a narrow screen the columns with the highest priorities are left out first."""
+    wrap: bool = False  # cells may be wrapped between words
     key: bool = False  # names the row, as the first column always does; never left out
-    under: bool = False  # on a narrow screen the cell goes below that of the column before it
-    best: Callable[[Any], bool] | None = None  # whose value is shown in bold
+    under: bool = False  # on a narrow screen, cells are shown below those of the previous column
+    best: Callable[[Any], bool] | None = None  # whether the value of an item is shown in bold
 
     @property
     def word(self) -> str:
-        """Its title as one word, as `--columns` takes it."""
+        """Title as a single word, as in `--columns`."""
         return "-".join(self.title.split())
 
     def cell(self, item: Any) -> Cell:
-        """What stands in the row of an item."""
+        """Return the cell of an item."""
         value = self.value(item)
         if isinstance(value, Cell):
             return value
@@ -81,12 +81,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A title, columns, rows of as many cells, and notes below; a rich renderable.
+    """A rich renderable of a title, columns, rows and notes.
 
-    It is never wider than the screen, and breaks no word that the screen has room for.  It takes
-    the first of these that fits: all columns side by side; differences below their scores; the
-    same without the columns of the highest priorities, which a note then names; intervals and
-    p-values below their differences; one block of lines a row.
+    It is never wider than the screen, and breaks only words that are. It uses the first layout that fits: all columns
+    side by side; differences below their scores; the same without the columns of the highest priorities, which a note
+    lists; intervals and p-values below their differences; a block of lines per row.
     """
 
     title: str
@@ -95,7 +94,7 @@ class Table:
     notes: tuple[str, ...] = ()
     how: str = WIDER  # how to see the columns that are left out
     brief: frozenset[str] | None = None
-    """Notes without which the cells cannot be read; None: all of them."""
+    """Notes that are necessary to understand the cells; None: all."""
 
     @classmethod
     def of(
@@ -107,10 +106,7 @@ class Table:
         how: str = WIDER,
         record: Callable[[Any], Mapping[str, Value]] | None = None,
     ) -> "Table":
-        """A row for each item.
-
-        `record` gives the named values of an item for programs, instead of those of the columns.
-        """
+        """Return a table with one row per item; `record` overrides the columns' named values for programs."""
         columns, rows = tuple(columns), []
         for item in items:
             cells = [column.cell(item) for column in columns]
@@ -122,35 +118,35 @@ class Table:
 
     @classmethod
     def of_texts(cls, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *notes: str) -> "Table":
-        """A table of texts, of which all but the first of a row wrap."""
+        """Return a table of texts; all columns but the first wrap."""
         columns = tuple(Column(head, align="left", wrap=at > 0) for at, head in enumerate(heads))
         return cls(title, columns, tuple(tuple(map(Cell, row)) for row in rows), notes)
 
     def records(self) -> list[dict[str, Value]]:
-        """Rows as named values; the texts by the names of their columns where no cell has any."""
+        """Return the named values of each row; if no cell has any, the texts by column."""
         if any(cell.fields for row in self.rows for cell in row):
             return [{k: v for cell in row for k, v in cell.fields.items()} for row in self.rows]
         names = [column.word for column in self.columns]
         return [dict(zip(names, (cell.text for cell in row), strict=True)) for row in self.rows]
 
     def is_key(self, at: int) -> bool:
-        """Whether the column at this place names the row."""
+        """Return whether column `at` names the row."""
         return at == 0 or self.columns[at].key
 
     def names(self) -> list[str]:
-        """Names of the columns, each once."""
+        """Return the names of the columns without duplicates."""
         return list(dict.fromkeys(column.word for column in self.columns if column.word))
 
     def with_notes(self, how: str) -> "Table":
-        """The same table without notes, with the brief ones, or with all."""
+        """Return the table with the notes of a level: "none", "short" (those in `brief`) or "full"."""
         kept = self.notes if self.brief is None else self.brief
         brief = tuple(note for note in self.notes if note in kept)
         return replace(self, notes={"none": (), "short": brief, "full": self.notes}[how])
 
     def choose(self, names: Sequence[str]) -> "Table":
-        """The same table with these columns only, never leaving one out; case does not matter.
+        """Return the table with only the named columns (ignoring case), which are always shown.
 
-        What names the row stays, and so does a score whose difference is asked for.
+        Columns that name the row are kept, and so is the score of a selected difference.
         """
         wanted = {name.casefold() for name in names}
         keep = {at for at, column in enumerate(self.columns) if self.is_key(at) or column.word.casefold() in wanted}
@@ -184,7 +180,7 @@ class Table:
         yield from self._blocks(options)
 
     def stacks(self, shown: Sequence[int], lines: int) -> list[list[int]]:
-        """Columns that share a place on so many lines a row, by their indices."""
+        """Return groups of column indices; with several `lines` per row, a group is shown in one place."""
         stacks: list[list[int]] = []
         for index in shown:
             if lines > 1 and self.columns[index].under and stacks:
@@ -196,9 +192,9 @@ class Table:
     def _grid(
         self, stacks: Sequence[Sequence[int]], lines: int, console: Console, options: ConsoleOptions
     ) -> Grid | None:
-        """Stacks of columns side by side, or None where they do not fit.
+        """Return the stacks of columns side by side, or None if they do not fit.
 
-        What room is left goes to those that wrap, the ones that want least first.
+        Spare room is shared among the columns that need more, those that need the least first.
         """
         grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         strips, wanted = [], []
@@ -229,7 +225,7 @@ class Table:
         return grid
 
     def _blocks(self, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Each row as a block: its name, then one line a column; the titles of two stand above."""
+        """Yield each row as a block: its name, then one line per column; two titles are shown once, at the top."""
         titles = [_text(column.title, options) for column in self.columns]
         if two := len(titles) == 2:
             yield Text(": ", "bold", overflow="fold").join(filter(None, titles))
@@ -245,8 +241,7 @@ class Table:
 
 
 def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
-    """Text from anywhere, made harmless; a word that no line has room for is folded, never cut,
-    behind a sign of a signature or a path where it has one."""
+    """Return sanitized text in which words wider than the screen are folded, if possible after a `|` or `/`."""
     clean = one_line(text)
     most = options.max_width
     for word in re.findall(rf"\S{{{most + 1},}}", clean):
@@ -256,16 +251,16 @@ def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
 
 
 def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text:
-    """A cell with those below it; what the baseline has no value for takes no line.
+    """Return a cell with the cells below it, except those without a value.
 
-    With more than two lines the interval and p-value of a difference stand below it.
+    With more than two lines, the interval and p-value of a difference are shown below it.
     """
     shown = [(at, cell) for at, cell in enumerate(cells) if not at or cell.text not in ("", NONE)]
     return _joined(line for at, cell in shown for line in _lines(cell, options, at > 0 and lines > 2))
 
 
 def _lines(cell: Cell, options: ConsoleOptions, apart: bool) -> list[Text]:
-    """The text of a cell; of a difference, `apart`, with its interval and p-value below it."""
+    """Return the lines of a cell; `apart` puts the interval and p-value of a difference on lines of their own."""
     style = "bold" if cell.best else "dim" if cell.dim else ""
     parts = re.split(r" (?=\[|p[=<])", cell.text) if apart else [cell.text]
     parts[0] = cell.mark + parts[0]

@@ -1,4 +1,4 @@
-"""A table as Markdown, HTML, LaTeX, CSV and JSON text."""
+"""Tables as Markdown, HTML, LaTeX, CSV and JSON."""
 
 import csv
 import html
@@ -11,11 +11,11 @@ from attnkit.show.table import NONE, PLUS_MINUS, WIDER, Cell, Column, Table
 from attnkit.text import one_line, safe_text
 
 FEW = 1
-"""Columns of a higher priority are left out in LaTeX."""
+"""Maximum priority of the columns that LaTeX shows."""
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table under a heading line, notes as a list."""
+    """Return a GitHub table under a bold title, with notes as a list."""
     titles = [markdown_text(column.title) for column in table.columns]
     rule = ["---:" if column.align == "right" else ":---" for column in table.columns]
     body = [
@@ -29,7 +29,7 @@ def markdown(table: Table) -> str:
 
 
 def html_text(table: Table) -> str:
-    """A section with a heading, the table in a box that scrolls by itself, and notes."""
+    """Return a section: a heading, the table in a scrolling box, and notes."""
     head = "".join(
         f'<th scope="col" class="{_html_class(column)}">{escaped(column.title)}</th>' for column in table.columns
     )
@@ -50,9 +50,9 @@ def html_text(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    r"""A booktabs table with a label, without its last columns; differences below their scores.
+    r"""Return a booktabs table with a label, scaled to the text width; differences are below their scores.
 
-    LaTeX itself scales what is wider than the text.
+    Columns with a priority above FEW are left out.
     """
     hidden = [c.word for c in table.columns if c.priority > FEW and not c.key]
     shown = [at for at, c in enumerate(table.columns) if c.priority <= FEW or c.key]
@@ -66,7 +66,7 @@ def latex(table: Table) -> str:
             rows.append([rf"{{\scriptsize {text}}}" if text else "" for text in texts])
     heads = " & ".join(_latex_text(table.columns[stack[0]].title) for stack in stacks)
     places = "".join("r" if table.columns[s[0]].align == "right" else "l" for s in stacks)
-    # at the beginning of a row these would be read as options of the one before
+    # at the beginning of a row, "[" and "*" would be read as options of the \\ before
     body = ["{}" * (row[0][:1] in ("[", "*")) + " & ".join(row) + r" \\" for row in rows]
     label = re.sub("[^a-z0-9]+", "-", table.title.lower()).strip("-")
     caption = [rf"\caption{{{_latex_text(table.title)}}}", rf"\label{{tab:{label}}}"]
@@ -95,7 +95,7 @@ def latex(table: Table) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """One line a row, one column a named value, numbers in full precision; notes are left out."""
+    """Return one line per row and one column per named value, numbers in full precision, without notes."""
     records = table.records()
     names = list(dict.fromkeys(name for record in records for name in record))
     out = io.StringIO()
@@ -107,18 +107,17 @@ def csv_text(table: Table) -> str:
 
 
 def json_text(table: Table) -> str:
-    """Title, rows of named values and notes as one JSON object."""
+    """Return a JSON object of title, rows of named values, and notes."""
     parts = {"title": table.title, "rows": table.records(), "notes": list(table.notes)}
     return json.dumps(parts, indent=2) + "\n"
 
 
 def _html_class(column: Column, cell: Cell | None = None) -> str:
-    """How a cell, or the head of a column, looks."""
     return column.align + " wrap" * column.wrap + " dim" * (cell is not None and cell.dim)
 
 
 def _html_cell(cell: Cell, column: Column) -> str:
-    """A name may be broken behind a sign where a phone has no room for it."""
+    """Return the content of a cell; left-aligned names may break after "/", "+" and "_", for narrow screens."""
     text = escaped(cell.text)
     if column.align == "left":
         text = re.sub("([/+_])", r"\1<wbr>", text)
@@ -128,7 +127,7 @@ def _html_cell(cell: Cell, column: Column) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text from anywhere on one line that is no Markdown."""
+    """Return sanitized text on one line with Markdown escaped."""
     line = one_line(text)
     return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", line)
 

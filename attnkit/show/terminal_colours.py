@@ -1,4 +1,4 @@
-"""Cells of a terminal in colours or shades: what a console can show, and the cheapest way there."""
+"""Values as coloured or shaded characters of a terminal, as far as its console supports colours."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -19,20 +19,20 @@ HALF_BLOCK = "▀"
 DIM = Style(dim=True)
 LONGEST_BAR = 32
 _SIGNS = "=- +#"
-"""Values in diverging colours, without colours: far below 0, below, about 0, above, far above."""
+"""Characters for diverging values on a console without colours: far below 0, below, about 0, above, far above."""
 _SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
 
 
 def colour_system(console: Console) -> str | None:
-    """truecolor or 256, of which rich takes the nearest; None: 16 are too few for a colour map."""
+    """Return "truecolor" or "256" (rich picks the nearest colours), or None: 16 are too few for a colour map."""
     system = console.color_system
     return system if system in ("truecolor", "256") and not console.no_color else None
 
 
 class TerminalColours(NamedTuple):
-    """How values from 0 to 1 are drawn on one console."""
+    """Renderer of values from 0 to 1 on one console."""
 
-    system: str | None  # of colours
+    system: str | None  # result of `colour_system`
     palette: Palette = "sequential"
 
     @property
@@ -42,21 +42,18 @@ class TerminalColours(NamedTuple):
 
     @property
     def kept(self) -> str:
-        """The value of a block that stands for it."""
+        """Name of the value to which `pooled` reduces a block."""
         return "value farthest from 0" if self.palette == "diverging" else "highest"
 
     @property
     def half_blocks(self) -> bool:
-        """Whether a cell can show two values, one above the other."""
+        """Whether a character can show two values, one above the other."""
         return self.system is not None
 
     def line(
         self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1, half: bool = False
     ) -> Iterable[Segment]:
-        """One row of values, each `width` cells; with `half` two rows as half blocks.
-
-        Below the last of an odd number of rows there is none.
-        """
+        """Return a row of values, each `width` characters wide; with `half`, this and the next row as half blocks."""
         if self.system:
             upper = colour.steps(values[row]).tolist()
             lower = [None] * len(upper)
@@ -76,16 +73,13 @@ class TerminalColours(NamedTuple):
 
     @lru_cache(65536)  # noqa: B019
     def _style(self, front: int | None, back: int | None) -> Style:
-        """Of two steps of the colour map; one for each console, whose codes it keeps."""
+        """Return the style of two steps of the colour map; cached, because styles cache their terminal codes."""
         colours = colour.table(self.palette)
         shown = (None if step is None else Color.from_rgb(*map(int, colours[step])) for step in (front, back))
         return Style(color=next(shown), bgcolor=next(shown))
 
     def bar(self, scaled: Scaled, width: int) -> Iterator[Segment]:
-        """A blank line, then the colour bar: low end, colours, high end, in at most `width` cells.
-
-        Without room for colours there are the ends alone.
-        """
+        """Yield a blank line and a colour bar of at most `width` characters, without colours if there is no room."""
         low, high = ("0" if end == 0 else f"{end:.2g}" for end in (scaled.low, scaled.high))
         if scaled.scale == "row":
             low, high = "0", "row max"

@@ -1,4 +1,4 @@
-"""Tokens as labels: harmless, visible, and as wide as a terminal draws them."""
+"""Tokens as labels: sanitized, with visible white space, and aligned by their width on a terminal."""
 
 from collections.abc import Sequence
 from unicodedata import category
@@ -9,15 +9,15 @@ from rich.cells import cell_len
 from attnkit.analysis.maps import Token
 from attnkit.text import safe_text
 
-SPACE = "▁"  # U+2581: how vocabularies spell the space before a piece
+SPACE = "▁"  # U+2581: the space before a piece in vocabularies
 MORE = "…"
 _CARRIER = "◌"
 
 
 def visible(text: str) -> str:
-    r"""One line of text that commands no terminal and hides nothing: tab as \t, space as U+2423.
+    r"""Return sanitized text on one line with visible white space: tab as \t, space as U+2423.
 
-    An empty text is shown as two quotes; a mark without a letter gets a dotted circle to sit on.
+    An empty text becomes two quotes; a combining mark without a letter is put on a dotted circle.
     """
     line = safe_text(text).replace("\n", r"\n").replace("\t", r"\t") or '""'
     line = line.replace(" ", "␣")
@@ -25,11 +25,7 @@ def visible(text: str) -> str:
 
 
 def labels_of(tokens: Sequence[Token]) -> list[str]:
-    """The tokens as `visible` text.
-
-    Where all of them are whole words, the mark of the space before a word says nothing and is
-    left out.
-    """
+    """Return the `visible` texts of the tokens, without the mark for spaces if all tokens are whole words."""
     pieces = [token.text for token in tokens if not token.special]
     words = [token.word for token in tokens if not token.special]
     whole = len(set(words)) == len(words) and all(piece.startswith(SPACE) and piece != SPACE for piece in pieces)
@@ -38,13 +34,13 @@ def labels_of(tokens: Sequence[Token]) -> list[str]:
 
 
 def clusters(text: str) -> list[str]:
-    """Characters as readers count them: marks, joined emoji and flags stay in one piece."""
+    """Return the grapheme clusters of a text: marks, joined emoji and flags are not split."""
     found: list[str] = regex.findall(r"\X", text)
     return found
 
 
 def cut(text: str, width: int) -> str:
-    """Text of at most `width` cells, an ellipsis at the end where something is missing."""
+    """Return the text cut to `width` terminal cells, with an ellipsis if it was longer."""
     if cell_len(text) <= width:
         return text
     shown = ""
@@ -56,14 +52,14 @@ def cut(text: str, width: int) -> str:
 
 
 def aligned(text: str, width: int, left: bool = False) -> str:
-    """Text of exactly `width` cells, cut where it must be, at the right side or the left."""
+    """Return the text cut or padded to exactly `width` terminal cells, aligned right, or left with `left`."""
     shown = cut(text, width)
     space = " " * (width - cell_len(shown))
     return shown + space if left else space + shown
 
 
 def upright(labels: Sequence[str], cell: int) -> list[str]:
-    """Labels written from top to bottom in columns of `cell` cells, ending at the bottom."""
+    """Return the lines of vertical labels, aligned at the bottom, in columns of `cell` terminal cells."""
     stacks = [clusters(label) for label in labels]
     height = max(map(len, stacks), default=0)
     padded = [[""] * (height - len(stack)) + stack for stack in stacks]

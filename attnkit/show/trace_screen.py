@@ -1,4 +1,4 @@
-"""An answer on the terminal with the context selected at each token, at any width."""
+"""An answer on a terminal of any width, with the context selected at each token."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,29 +19,27 @@ if TYPE_CHECKING:
     from attnkit.nbce.trace import Trace
 
 LETTERS = ascii_uppercase + ascii_lowercase
-OTHERS = "*"  # marks contexts for which no letter is left
-LISTED = 8  # contexts in the legend where no context speaks alone
-FIRST_WORDS = 500  # characters of a passage that a line may show
+OTHERS = "*"  # mark of contexts for which no letter is left
+LISTED = 8  # maximum number of contexts in the legend if contexts are mixed, not selected
+FIRST_WORDS = 500  # maximum number of characters of a passage on a line
 
 
 class ContextMark(NamedTuple):
-    """How a selected context is marked."""
+    """Letter and background colour of a selected context."""
 
     letter: str
-    colour: str
-    """Of its background, as six hexadecimal digits."""
+    colour: str  # six hexadecimal digits
 
     def style(self, coloured: bool) -> Style:
-        """Black on its colour; nothing without colours."""
         return Style(color="#000000", bgcolor=f"#{self.colour}") if coloured else Style()
 
 
 @dataclass(frozen=True, eq=False)
 class TraceScreen:
-    """A rich renderable: the answer marked by selected context, and the contexts.
+    """A rich renderable of the answer, marked by selected context, and the contexts.
 
-    A letter in brackets stands where a context begins to be selected, and "." where no context was
-    needed; a screen of 256 colours or more has the colours of contexts, too.
+    The letter of a context, in brackets, precedes the tokens at which it is selected; "." precedes tokens that the
+    model would write without any context. A console with at least 256 colours also shows the colours of the contexts.
     """
 
     trace: "Trace"
@@ -58,7 +56,7 @@ class TraceScreen:
 
 
 def headline(trace: "Trace") -> str:
-    """What was merged, and how."""
+    """Return the number of contexts and the settings of their merge."""
     rule, many = trace.rule, len(trace.contexts)
     parts = [f"beta {rule.beta:g}"]
     parts += [f"eta {rule.eta:g}"] if trace.selects_contexts else []
@@ -68,7 +66,7 @@ def headline(trace: "Trace") -> str:
 
 
 def notes(trace: "Trace") -> Iterator[str]:
-    """What a reader must know besides: where the answer is from, and what the marks leave out."""
+    """Yield the source of the answer, and notes on contexts and tokens without marks."""
     source = trace.source
     if source.context is None:
         yield f"source: unclear (no context leads; the largest share is {source.share:.0%})"
@@ -89,7 +87,7 @@ def notes(trace: "Trace") -> Iterator[str]:
 
 
 def context_marks(trace: "Trace") -> dict[int, ContextMark]:
-    """A mark for each selected context."""
+    """Return the mark of each selected context, by its index."""
     return {
         context: ContextMark(
             LETTERS[number] if number < len(LETTERS) else OTHERS, CONTEXT_COLOURS[number % len(CONTEXT_COLOURS)]
@@ -99,7 +97,7 @@ def context_marks(trace: "Trace") -> dict[int, ContextMark]:
 
 
 def _answer(trace: "Trace", coloured: bool) -> Text:
-    """The text; each run of tokens from one context in its style, behind the context's letter."""
+    """Return the answer; each run of tokens of one context has its style, after its letter."""
     marks, out = context_marks(trace), Text(overflow="fold")
 
     def speaker(token: "TracedToken") -> int | None:
@@ -120,7 +118,7 @@ def _answer(trace: "Trace", coloured: bool) -> Text:
 
 
 def _legend(trace: "Trace", coloured: bool) -> Iterator[Text]:
-    """The selected contexts, or the heaviest of a mixture, with their first words."""
+    """Yield the selected contexts, or those with the largest shares of a mixture, with their first words."""
     marks, shares = context_marks(trace), trace.source.shares
     order = sorted(marks or range(len(shares)), key=lambda at: -shares[at])
     for at in order[: None if marks else LISTED]:

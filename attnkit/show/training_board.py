@@ -1,4 +1,4 @@
-"""Training on a screen: a live display of all runs, and one line an event for logs."""
+"""Progress of trainings: a live display of all runs, and log lines of events."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,37 +22,37 @@ STYLES: dict[State, str] = {
     "stopped": "yellow",
     "failed": "red",
 }
-BAR = 16  # cells of a bar
-LEAST = 14  # cells of a name
-NARROW = 60  # cells below which it is not told how a run ended
+BAR = 16  # width of a progress bar, in characters
+LEAST = 14  # minimum width of a name, in characters
+NARROW = 60  # width of a screen, in characters, below which the end of a run is shown by its state only
 
 
 @dataclass
 class BoardRun:
-    """One variant with one seed."""
+    """State of the training of a variant with one seed."""
 
     variant: str
     seed: int
     state: State = "waiting"
     seconds: float | None = None
-    validation: str = ""  # the last one, such as "validation BLEU 38.2"
-    ended: str = ""  # how it ended
-    doing: str = ""  # what it does now
+    validation: str = ""  # last validation score, such as "validation BLEU 38.2"
+    ended: str = ""  # description of the end
+    doing: str = ""  # current activity
     progress: events.ProgressEvent | None = None
 
 
 class Board:
-    """A rich renderable of all runs, those that are active first; updated by events."""
+    """A rich renderable of all runs, active runs first; updated by events."""
 
     def __init__(self, recipe: str, runs: tuple[BoardRun, ...], jobs: int = 1, busy: Callable[[], str] = str) -> None:
         self.recipe, self.runs, self.jobs = recipe, runs, jobs
-        self.busy = busy  # why the time left may be wrong: what else the machine does, or nothing
+        self.busy = busy  # returns the other load of the machine, for which the remaining time may be wrong, or ""
         self.message = ""
         self.doing = "preparing data"  # while no run is active
         self.spinner = Spinner("line", style="cyan")
 
     def update(self, event: events.Event) -> None:
-        """Take in what happened."""
+        """Update the board by an event."""
         key = (event.variant, event.seed)
         run = next((run for run in self.runs if (run.variant, run.seed) == key), None)
         match event:
@@ -88,7 +88,7 @@ class Board:
                 self._end(run, run.state, run.ended)
 
     def interrupt(self) -> None:
-        """What was training is stopped, the rest waits."""
+        """Mark all runs in training as stopped."""
         for run in self.runs:
             state: State = "stopped" if run.state == "training" else run.state
             self._end(run, state, run.ended)
@@ -103,12 +103,12 @@ class Board:
         return sum(run.state in states for run in self.runs)
 
     def _named(self, run: BoardRun) -> str:
-        """Its variant, and its seed where there are several."""
+        """Return the variant of a run, with its seed if there are several seeds."""
         seeds = len({run.seed for run in self.runs}) > 1
         return one_line(run.variant) + (f" seed {run.seed}" if seeds else "")
 
     def remaining_seconds(self) -> float | None:
-        """Until the last run ends, if those that wait take as long as the others."""
+        """Return the estimated time until the last run ends; waiting runs are assumed to take the mean time."""
         known = [
             (run.progress.remaining_seconds, run.progress)
             for run in self.runs
@@ -124,7 +124,7 @@ class Board:
 
     def _title(self) -> str:
         parts = []
-        if self.runs:  # none where only data is prepared
+        if self.runs:  # there are none if only data is prepared
             parts.append(f"{self._count('done')} of {len(self.runs)} done")
         if failed := self._count("failed"):
             parts.append(f"{failed} failed")
@@ -150,7 +150,7 @@ class Board:
         table = Table.grid(padding=(0, 2, 0, 0))
         for least in (LEAST, None):
             table.add_column(no_wrap=True, overflow="crop", min_width=least)
-        table.add_column()  # the first that gives room
+        table.add_column()  # shrinks first
         for run in self.runs:
             validation, ended = run.validation, one_line(run.ended) or run.state
             if options.max_width < NARROW:
@@ -163,7 +163,7 @@ class Board:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 9s, 1m12s, 3h05m."""
+    """Return a duration as a text: 9s, 1m12s, 3h05m."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -173,7 +173,7 @@ def duration(seconds: float) -> str:
 
 
 def log_lines(event: events.Event) -> list[str]:
-    """An event as lines of a log; some events are not worth a line."""
+    """Return the log lines of an event; none for some events."""
     seed = "" if event.seed is None else f" seed {event.seed}"
     name = f"{one_line(event.variant)}{seed}: " if event.variant is not None else ""
     match event:
@@ -186,7 +186,7 @@ def log_lines(event: events.Event) -> list[str]:
 
 
 def _told(event: events.Event) -> str:
-    """What happened to a run, on one line; "" for what is not worth it."""
+    """Return the description of an event on one line; empty for events that are not logged."""
     match event:
         case events.StartedEvent():
             resumed = event.resumed_from

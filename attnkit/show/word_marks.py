@@ -1,4 +1,4 @@
-"""Words of any text, and which of them differ from another text."""
+"""Words of a text, and which of them differ from another text."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -9,13 +9,13 @@ import regex
 from attnkit.scoring.metrics.tokenizers import UNSPACED
 
 _PARTS = regex.compile(r"([\p{P}\p{S}]*)(.*?)([\p{P}\p{S}]*)\Z", regex.DOTALL)
-"""Punctuation before and after a chunk, and what is between."""
+"""Leading punctuation, content and trailing punctuation of a chunk."""
 _WORDS = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}]+")
-"""Scripts that put no space between words: there each character is a word."""
+"""In scripts without spaces between words, each character is a word."""
 
 
 def marked(text: str, references: Sequence[str]) -> str:
-    """A text with what differs from the nearest reference in brackets; [_]: words are missing."""
+    """Return the text with its differences from the nearest reference in brackets; [_]: words are missing."""
     parts = (
         " " * span.startswith(" ") + f"[{span.strip() or '_'}]" if differs else span
         for span, differs in spans(text, nearest_text(text, references))
@@ -24,9 +24,9 @@ def marked(text: str, references: Sequence[str]) -> str:
 
 
 def spans(text: str, against: str) -> list[tuple[str, bool]]:
-    """A text in parts, and which of them differ from another text (difflib, word by word).
+    """Return the parts of a text, and whether they differ from another text (difflib, word by word).
 
-    Where words of the other text are missing stands a space.
+    A part " " represents missing words of the other text.
     """
     own = words(text)
     return [
@@ -36,22 +36,22 @@ def spans(text: str, against: str) -> list[tuple[str, bool]]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, a space before them where there is white space or the beginning.
+    """Return the words of a text, with a leading space after white space and at the beginning.
 
-    Punctuation around them counts as words of its own.
+    Punctuation around words is split into words of single characters.
     """
     return [part if place else f" {part}" for chunk in text.split() for place, part in enumerate(_parts(chunk))]
 
 
 @lru_cache(1 << 16)
 def _parts(chunk: str) -> tuple[str, ...]:
-    """A chunk without spaces, cut at its outer punctuation and at unspaced characters."""
+    """Return the words of a chunk without white space."""
     before, inner, after = _PARTS.findall(chunk)[0]
     return (*before, *_WORDS.findall(inner), *after)
 
 
 def nearest_text(text: str, others: Sequence[str]) -> str:
-    """Which of some texts has the most words in common with this one; the first of equals."""
+    """Return the other text with the highest word similarity (difflib's ratio), the first of equals."""
     if len(others) == 1:
         return others[0]
     own = words(text)

@@ -1,4 +1,4 @@
-"""Attention maps as one HTML file that needs nothing else: no network, no other file."""
+"""Attention maps as a self-contained HTML file."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,10 +20,10 @@ from attnkit.show.token_labels import visible
 from attnkit.text import safe_text
 
 PageView = Literal["grid", "matrix", "lines", "numbers"]
-BUDGET = 1_500_000  # bytes of a page unless another size is asked for
+BUDGET = 1_500_000  # default maximum size of a page, in bytes
 
 FIRST: tuple[Kind, ...] = ("cross", "decoder", "encoder")
-"""Kinds of attention, the one to show first."""
+"""Kinds of attention, in the order of preference for the first view."""
 NUMBERS = (
     ("entropy", "of the rows, in bits"),
     ("spread", "entropy as a share of the largest possible"),
@@ -33,7 +33,7 @@ NUMBERS = (
     ("end", "weight on the closing special token"),
     ("special", "weight on all special tokens"),
 )
-"""Fields of `attnkit.analysis.map_statistics.HeadStatistics`, and what they say to a reader."""
+"""Fields of `attnkit.analysis.map_statistics.HeadStatistics`, and their meaning."""
 
 
 def page(
@@ -48,25 +48,23 @@ def page(
     hide_special: bool = False,
     hide_first: bool = False,
 ) -> bytes:
-    """The page of one text through one model, or through several to compare.
+    """Return a page of one text through one model, or through several models to compare.
 
-    Weights are rounded (see `encode`).  Where all maps in full would make the page larger than `budget`, a cell stands
-    for a block of queries and keys, and the page says with which `command` single heads are shown in full, to which
-    `--layer L --head H` is added.  The same captures give the same bytes.
+    Weights are rounded (see `encode`). If the page would exceed `budget`, maps are pooled, and the page shows the
+    command for a single head in full: `command` with `--layer L --head H`. Equal captures give equal bytes.
 
     Args:
-        captures: at least one; the first is the one that others are compared with.  The reference
-            of a capture follows it as one more.
-        command: how this page was asked for, without layer and head.
-        budget: bytes; maps of 8 x 8 cells are shown even where they alone take more.
-        view: what opens first; None: the grid, or the matrix where there is one map only.
-        kind: which attention opens first; None: cross, else the first that all have.
-        scale: "linear", "log" or "row", to open with.
-        words, hide_special, hide_first: whether pieces are merged to words, and special tokens or
-            the first column hidden, when it opens.
+        captures: models to compare with the first; the reference of a capture is shown as a further capture.
+        command: command line of the page, without layer and head.
+        budget: maximum size in bytes; may be exceeded by maps of 8 x 8 cells.
+        view: first view; None: the matrix for a single map, otherwise the grid.
+        kind: first kind of attention; None: the first of FIRST that all captures have.
+        scale: first colour scale.
+        words, hide_special, hide_first: whether at first pieces are merged into words, special tokens are hidden, and
+            the first column is hidden.
 
     Raises:
-        UsageError: no capture has a map with a token on each axis.
+        UsageError: If no capture has a map with a token on each axis.
     """
     drawable = _drawable(captures)
     every = [maps for _, some in drawable for maps in some]
@@ -99,7 +97,7 @@ def page(
 
 
 def _add_weights(data: dict[str, Any], every: Sequence[AttentionMaps], room: int) -> None:
-    """The weights of each, as finely as the room allows, and a word on what is left out."""
+    """Add the weights of the maps, in at most `room` characters, and a note if maps are pooled."""
     described = [maps for record in data["captures"] for maps in record["maps"]]
     finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
     for maps, coded in zip(described, fitted(finite, room), strict=True):
@@ -112,12 +110,11 @@ def _add_weights(data: dict[str, Any], every: Sequence[AttentionMaps], room: int
 
 
 def _hex(palette: Palette) -> str:
-    """The colours of a palette, as the page reads them."""
     return table(palette).tobytes().hex()
 
 
 class _TokenAxes:
-    """Axes of tokens, each written once; equal numbers are equal tokens."""
+    """Distinct axes of tokens, numbered."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, list[Any]]] = []
@@ -137,20 +134,20 @@ class _TokenAxes:
 
 
 def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[AttentionMaps]]]:
-    """Captures and their references with the maps that have a cell."""
+    """Return the captures and their references, with their maps that are not empty."""
     every = [one for some in captures for one in (some, some.reference) if one is not None]
     drawable = [(one, [one.maps[k] for k in KINDS if k in one.maps and one.maps[k].weights.size]) for one in every]
     return [(one, maps) for one, maps in drawable if maps]
 
 
 def _common_kind(drawable: Sequence[tuple[Capture, list[AttentionMaps]]]) -> Kind:
-    """Cross attention, else what a decoder attends to, as far as all have it."""
+    """Return the first kind of FIRST that all captures have, otherwise "cross"."""
     shared = [{maps.kind for maps in some} for _, some in drawable]
     return next((kind for kind in FIRST if all(kind in some for some in shared)), "cross")
 
 
 def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
-    """What was read and written, each text once, and notes; outputs that differ name the model."""
+    """Return the distinct inputs, outputs (with their models, if they differ) and notes, with their labels."""
     texts: dict[tuple[str, str], tuple[str, str]] = {}
     several = len({one.output for one in captures if one.output}) > 1
     for one in captures:
@@ -166,7 +163,7 @@ def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
 
 
 def _sink(every: Sequence[AttentionMaps]) -> list[tuple[str, str]]:
-    """A note on the first map in which the first column takes most, and what to do about it."""
+    """Return a note on the first maps whose attention sink is the first column, if there are any."""
     for maps in every:
         sink = attention_sink(maps)
         if sink is not None and sink.place == 0:
@@ -212,5 +209,5 @@ def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
 
 
 def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
-    """To four decimals; what is no number is null, which JSON has."""
+    """Return the numbers to four decimals; NaN and infinity become None, because JSON lacks them."""
     return [round(float(number), 4) if number is not None and math.isfinite(number) else None for number in numbers]

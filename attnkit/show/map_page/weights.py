@@ -1,4 +1,4 @@
-"""The weights of a page as 16-bit values, as finely as its size allows."""
+"""Weights of a page as 16-bit values, pooled to the size of the page."""
 
 import base64
 import zlib
@@ -13,23 +13,23 @@ from attnkit.analysis.maps import AttentionMaps
 from attnkit.show.colour import pooled
 
 SIDES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
-"""Cells of a map's longer side to try, where not all are there in full."""
+"""Numbers of cells of a map's longer side to try, if not all maps fit unpooled."""
 
 
 class CodedWeights(TypedDict):
-    """Maps as the page reads them."""
+    """The maps of all layers and heads, as the page's script reads them."""
 
     rows: int
     columns: int
     pool: tuple[int, ...]
-    """How many queries and keys each value stands for."""
+    """Number of queries and keys per value."""
     step: float
     data: str
-    """Values as multiples of the step, 16-bit little endian, deflated, as base64."""
+    """Values as multiples of the step, 16-bit little endian, deflated, in base64."""
 
 
 def fitted(every: Sequence[AttentionMaps], room: int) -> list[CodedWeights]:
-    """All layers and heads of each, coded in full, or as finely as takes no more than `room` characters."""
+    """Return the encoded maps, pooled as little as possible so that they take at most `room` characters."""
     stacks = [maps.weights.reshape(-1, *maps.weights.shape[2:]) for maps in every]
     longest = max(max(stack.shape[1:]) for stack in stacks)
     coded: list[CodedWeights] = []
@@ -45,9 +45,9 @@ def fitted(every: Sequence[AttentionMaps], room: int) -> list[CodedWeights]:
 
 
 def encode(weights: Float[NDArray[np.float32], "N T S"], pool: tuple[int, ...] = (1, 1)) -> CodedWeights:
-    """Code finite maps [maps, queries, keys].
+    """Encode finite maps [maps, queries, keys].
 
-    Values are within half a step, which is 1/65,534 of the largest weight, of pooled maps 1/510.
+    The rounding error is at most half a step: 1/65,534 of the largest weight, or 1/510 if maps are pooled.
     """
     cells = pooled(weights, *pool)
     step = float(np.abs(cells).max()) / (32767 if pool == (1, 1) else 255) or 1.0

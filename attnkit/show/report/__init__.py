@@ -1,4 +1,4 @@
-"""A report of runs as one web page, or as Markdown with drawings."""
+"""A report of runs as a web page, or as Markdown with figures."""
 
 from attnkit.show.report.sections import report_of
 from attnkit.show.report.writers import Report, markdown, page

@@ -1,4 +1,4 @@
-"""The sections of a report, from the numbers and texts that training and evaluation left in the runs."""
+"""Sections of a report, from the scores, outputs and logs stored in the runs."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,10 @@ from attnkit.show.report.writers import Block, Figure, Fold, Report
 from attnkit.show.table import NONE, Table
 
 EXAMPLES, OPEN, MOST_EXAMPLES = 3, 3, 30
-"""Largest gains, and largest losses, of each system; systems whose examples are open at first; and
-systems that have examples."""
+"""Numbers of examples of gains, and of losses, per system; of systems with open examples; of systems with examples."""
 LANGUAGE = "language-modeling"
 DIGITS = 12
-"""Of a hash that are shown."""
+"""Number of digits of a hash that are shown."""
 
 
 def report_of(
@@ -43,20 +42,20 @@ def report_of(
     data_dir: Path | None = None,
     offline: bool = False,
 ) -> Report:
-    """The whole report.
+    """Return the report of finished runs.
 
     Args:
-        runs: finished ones, the baseline of each recipe first.
-        baselines: recipe -> the variant that others are compared with.
-        published: figures that stand beside the scores.
-        command: how the report was asked for.
-        warn: is called with what looks wrong about the outputs.
-        data_dir, offline: where test lines are, if the runs do not have them.
+        runs: the baseline of each recipe first.
+        baselines: baseline of each recipe.
+        published: figures to show beside the scores.
+        command: command line of the report.
+        warn: called with each warning about the outputs.
+        data_dir, offline: source of the test lines, if the runs do not contain them.
 
     Raises:
-        UsageError: runs of different tasks.
-        MissingInputError: a run is not scored, or lacks a file.
-        DataError: a file of a run is damaged.
+        UsageError: If the runs are of different tasks.
+        MissingInputError: If a run is not scored, or lacks a file.
+        DataError: If a file of a run is damaged.
     """
     one_task(runs, "make a report for each task")
     settings, task = runs[0].recipe.eval, runs[0].recipe.task
@@ -66,7 +65,7 @@ def report_of(
         warn(text)
     paths = {run.path.as_posix(): run for run in runs}
     several = len({run.name for run in runs}) > 1
-    systems: dict[str, Run] = {}  # the first run of each by its name, with that of its recipe where these are several
+    systems: dict[str, Run] = {}  # first run of each system, by name (with the recipe, if there are several)
     for row in result.rows:
         systems.setdefault(f"{row.recipe} {row.name}" if several else row.name, paths[str(row.run)])
     sections = {
@@ -85,7 +84,7 @@ def report_of(
 
 
 def _differences(result: Comparison) -> list[Block]:
-    """Systems by tasks where there are several columns, and differences with their intervals."""
+    """Return the overview, if it has several columns, and the differences with their intervals."""
     try:
         found = overview_of([result])
         drawn = [("differences with 95 % intervals", forest_picture(found, "svg"))]
@@ -97,11 +96,11 @@ def _differences(result: Comparison) -> list[Block]:
 
 
 def _curves(runs: Sequence[Run]) -> list[Block]:
-    """The figures of `attnkit plot`, and scores against the time of training."""
+    """Return the figures of `attnkit plot`, and scores against training time."""
     said: list[str] = []
     drawn: list[Curves] = []
     wanted: list[tuple[list[str], str | None]] = [([], None)]
-    if runs[0].recipe.task != QUESTIONS:  # theirs are many
+    if runs[0].recipe.task != QUESTIONS:  # question answering has many scores
         wanted.append((["score"], "time"))
     for words, x in wanted:
         try:
@@ -121,7 +120,7 @@ def _curves(runs: Sequence[Run]) -> list[Block]:
 
 
 def _examples(systems: dict[str, Run], data_dir: Path | None, offline: bool) -> list[Block]:
-    """Largest gains and losses of every system against the first."""
+    """Return the largest gains and losses of each system compared with the first system."""
     runs = list(systems.values())
     if len(runs) == 1 and runs[0].recipe.task != QUESTIONS:
         return ["No examples: there is one system only."]
@@ -146,7 +145,7 @@ def _examples(systems: dict[str, Run], data_dir: Path | None, offline: bool) -> 
 
 
 def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[Block]:
-    """Keys in which systems differ from the baseline, and all values of the baseline."""
+    """Return the keys in which systems differ from the baseline, and all values of the baseline, for each recipe."""
     values = {name: flat(run.recipe) for name, run in systems.items()}
     blocks: list[Block] = []
     for recipe in dict.fromkeys(run.name for run in systems.values()):
@@ -169,7 +168,7 @@ def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[
 
 
 def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
-    """Versions, machines and hashes of all runs, and what was changed on the way."""
+    """Return the versions, machines and hashes of all runs, and changes during training."""
     names = ("attnkit", "python", "torch", "device", "threads", "precision")
     training, hashes = [], []
     for run in runs:

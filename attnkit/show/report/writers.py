@@ -1,4 +1,4 @@
-"""What a report is made of, written as one HTML file, or as Markdown with a folder of drawings beside it."""
+"""Parts of a report, written as a self-contained HTML file, or as Markdown with a folder of figures."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -14,17 +14,17 @@ from attnkit.show.table_formats import markdown as markdown_table
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture as SVG."""
+    """An SVG picture."""
 
     name: str
-    """Of its file: letters, digits and hyphens."""
+    """Name of its file without suffix: letters, digits and hyphens."""
     title: str
     svg: bytes
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What a reader opens who wants it; paper shows it."""
+    """Blocks that are hidden until a reader opens them; prints show them."""
 
     title: str
     blocks: "Sequence[Block]"
@@ -32,24 +32,22 @@ class Fold:
 
 
 Block = str | Figure | Fold | Table
-"""A text is a sentence of its own."""
+"""Part of a section; a text is a paragraph."""
 
 
 class Report(NamedTuple):
-    """Blocks by the headings of their sections, under a title."""
+    """A title, and the blocks of each section by its heading."""
 
     title: str
-    facts: str
-    """What it is about, in a line."""
+    facts: str  # subtitle: task, number of systems and runs
     sections: dict[str, list[Block]]
-    made_by: str
-    """The command, and the version of attnkit."""
+    made_by: str  # command, and version of attnkit
 
 
 def page(report: Report) -> bytes:
-    """One file that needs no other and no network; the same report gives the same bytes.
+    """Return a self-contained HTML file; equal reports give equal bytes.
 
-    It is whole without its script, which changes the colours and opens what is folded for print.
+    The file is complete without its script, which changes the colours and opens folded blocks for printing.
     """
     numbered = list(enumerate(report.sections.items(), 1))
     links = (f'<a href="#s{n}">{escaped(title)}</a>' for n, (title, _) in numbered)
@@ -89,7 +87,7 @@ def _html(block: Block) -> str:
 
 
 def markdown(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
-    """The text of a file beside which `folder` holds the drawings, and these by their names."""
+    """Return the text of a Markdown file, and the figures to be written to `folder` beside it, by file name."""
     parts = [f"# {markdown_text(report.title)}", markdown_text(report.facts)]
     for title, blocks in report.sections.items():
         parts += [f"## {markdown_text(title)}", *_markdown(blocks, 3, folder.replace(" ", "%20"))]
@@ -107,7 +105,7 @@ def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
 
 
 def _markdown(blocks: Sequence[Block], level: int, folder: str) -> Iterator[str]:
-    """Each block as text, its own headings of this level."""
+    """Yield each block as text, with headings of this level."""
     for block in blocks:
         match block:
             case str():
