@@ -282,7 +282,7 @@ def part_decode(options: Options) -> list[str]:
 
 def decoded(one: Candidate, count: int, repeats: int) -> Sequence[object]:
     """The row of one mechanism."""
-    place = AttentionConfig(name=one.word, **one.options)
+    place = AttentionConfig(name=one.mechanism, **one.options)
     shape = ModelConfig(
         shape="decoder",
         width=256,
@@ -306,7 +306,7 @@ def decoded(one: Candidate, count: int, repeats: int) -> Sequence[object]:
                 best[number] = min(best[number], time.perf_counter() - start)
                 sizes[number] = bytes_of(state.moving) if number in (109, count - 1) else 0
     first, last = statistics.mean(best[10:110]), statistics.mean(best[-100:])
-    steady = "" if one.word == "scaled-dot" else verdict(last <= STEADY * first)
+    steady = "" if one.mechanism == "scaled-dot" else verdict(last <= STEADY * first)
     return (
         one.label,
         duration(first),

@@ -86,7 +86,7 @@ def rank_rows(words: Sequence[str], lengths: Sequence[int], causal: bool = False
     rows = []
     for one in map(candidate, words):
         for length in lengths:
-            maps = torch.cat([_maps(one.word, one.options, length, causal, s) for s in SEEDS])
+            maps = torch.cat([_maps(one.mechanism, one.options, length, causal, s) for s in SEEDS])
             effective, numerical = (found.flatten().tolist() for found in ranks(maps))
             rows.append(
                 {

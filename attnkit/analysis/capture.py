@@ -85,11 +85,11 @@ class MapReader:
         self.run, self.recipe, self.reference, self.step = run, run.recipe, reference, step
         self.model, self.tokenizer = run.model(pick_device(device)), run.tokenizer()
         self.inputs = InputBuilder(self.model, self.tokenizer, self.recipe)
-        self.chosen = {"kinds": kinds, "layers": layers, "heads": heads}
-        found = choose_layers(self.model, kinds, layers, heads)
-        self.heads = {kind: columns for kind, (_, columns) in found.items()}
-        self.maps_of = {  # number of maps of each kind
-            kind: len(parts) * len(columns) * (1 + reference) for kind, (parts, columns) in found.items()
+        self.selection = {"kinds": kinds, "layers": layers, "heads": heads}
+        chosen = choose_layers(self.model, kinds, layers, heads)
+        self.heads = {kind: columns for kind, (_, columns) in chosen.items()}
+        self.map_counts = {  # number of maps of each kind
+            kind: len(parts) * len(columns) * (1 + reference) for kind, (parts, columns) in chosen.items()
         }
 
     def read(self, text: str, target: str | None = None, search: SearchConfig | None = None) -> Capture:
@@ -106,14 +106,14 @@ class MapReader:
         if self.inputs.shape == "encoder":
             if target is not None:
                 raise UsageError(f"{self.run.path}: an encoder has no output, so give no target")
-            read = source
+            model_input = source
         elif target is None:
-            read = self.inputs.with_search(source, search)
+            model_input = self.inputs.with_search(source, search)
         else:
-            read = self.inputs.with_target(source, target, "the text")
-        self._check_memory(read, "the text")
-        how = ("given" if target is not None else describe_search(search)) if read.ids else ""
-        return next(self._captures([(text, read)], how))
+            model_input = self.inputs.with_target(source, target, "the text")
+        self._check_memory(model_input, "the text")
+        how = ("given" if target is not None else describe_search(search)) if model_input.ids else ""
+        return next(self._captures([(text, model_input)], how))
 
     def read_pairs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Capture]:
         """Yield the maps of (source, target) pairs in order, one batch in memory at a time. Raises as `read`."""
@@ -121,32 +121,32 @@ class MapReader:
         longest = 0
         for number, (source, target) in enumerate(pairs, 1):
             name = f"text {number}"
-            read = self.inputs.with_target(self.inputs.encode(source, name), target, name)
-            self._check_memory(read, name)
-            longest = max(longest, len(read.source), len(read.ids))
+            model_input = self.inputs.with_target(self.inputs.encode(source, name), target, name)
+            self._check_memory(model_input, name)
+            longest = max(longest, len(model_input.source), len(model_input.ids))
             tokens = (len(batch) + 1) * longest
-            weights = tokens * longest * sum(self.maps_of.values())
+            weights = tokens * longest * sum(self.map_counts.values())
             if batch and (tokens > BATCH_TOKENS or weights > BATCH_WEIGHTS):
                 yield from self._captures(batch, "given")
-                batch, longest = [], max(len(read.source), len(read.ids))
-            batch.append((source, read))
+                batch, longest = [], max(len(model_input.source), len(model_input.ids))
+            batch.append((source, model_input))
         if batch:
             yield from self._captures(batch, "given")
 
-    def _check_memory(self, read: ModelInput, name: str) -> None:
+    def _check_memory(self, model_input: ModelInput, name: str) -> None:
         """Raise DataError if the maps of a text would take too much memory; a layer computes all its heads."""
-        source, ids = len(read.source), len(read.ids)
+        source, ids = len(model_input.source), len(model_input.ids)
         # a decoder-only model reads source and output in one row
         row = ids + source if self.inputs.shape == "decoder" else ids
         sizes: dict[Kind, int] = {"encoder": source**2, "decoder": row**2, "cross": source * ids}
-        layer = self.recipe.model.heads * max(sizes[kind] for kind in self.maps_of)
-        weights = max(sum(many * sizes[kind] for kind, many in self.maps_of.items()), layer)
+        layer = self.recipe.model.heads * max(sizes[kind] for kind in self.map_counts)
+        weights = max(sum(count * sizes[kind] for kind, count in self.map_counts.items()), layer)
         check_weights(weights, name, "shorten it, or choose some by --kind, --layer and --head")
 
     @torch.inference_mode()
     def _pass(self, batch: Sequence[ModelInput]) -> dict[Kind, list[RecordedLayer]]:
         """Record the maps of a batch in one pass in evaluation mode."""
-        found: dict[Kind, list[RecordedLayer]] = {kind: [] for kind in self.heads}
+        recorded: dict[Kind, list[RecordedLayer]] = {kind: [] for kind in self.heads}
 
         def keep(maps: LayerMaps) -> None:
             exact = maps.exact() if self.reference or not maps.layer.exact else None
@@ -155,53 +155,53 @@ class MapReader:
                 distances = _array(half_l1_distance(maps.weights, exact))
             if exact is not None and self.reference:
                 reference = RecordedLayer(MapLayer(maps.layer.number, REFERENCE), _array(exact))
-            found[maps.kind].append(RecordedLayer(maps.layer, _array(maps.weights), distances, reference))
+            recorded[maps.kind].append(RecordedLayer(maps.layer, _array(maps.weights), distances, reference))
 
         device = self.model.output.weight.device
-        source = pad([read.source for read in batch], device) if batch[0].source else None
-        ids = pad([read.ids for read in batch], device) if batch[0].ids else None
-        with record(self.model, keep, **self.chosen):
+        source = pad([model_input.source for model_input in batch], device) if batch[0].source else None
+        ids = pad([model_input.ids for model_input in batch], device) if batch[0].ids else None
+        with record(self.model, keep, **self.selection):
             self.model.hidden(source, ids)
-        if not all(np.isfinite(one.maps).all() for layers in found.values() for one in layers):
+        if not all(np.isfinite(layer.maps).all() for layers in recorded.values() for layer in layers):
             raise NotFiniteError(
                 f"{self.run.path}: the model answers NaN or infinity: its weights are damaged; train again"
             )
-        return found
+        return recorded
 
     def _captures(self, batch: Sequence[tuple[str, ModelInput]], how: str) -> Iterator[Capture]:
         """Yield the captures of the texts in a batch."""
-        found = self._pass([read for _, read in batch])
-        longest = max(len(read.source) for _, read in batch)
+        recorded = self._pass([model_input for _, model_input in batch])
+        longest = max(len(model_input.source) for _, model_input in batch)
         model = f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}"
-        known = {
+        versions = {
             "weights": self.run.weights_sha256,
             "recipe": self.run.manifest.hashes.get("recipe"),
             "tokenizer": self.tokenizer.digest,
             "attnkit": __version__,
             "torch": torch.__version__,
         }
-        facts = {name: value for name, value in known.items() if value}
-        for row, (text, read) in enumerate(batch):
-            axes = self._axes(read, longest)
-            maps = {kind: self._maps(some, kind, row, axes[kind]) for kind, some in found.items()}
-            output = self.tokenizer.target.decode([read.output])[0]
-            note = self.inputs.note(text, read)
+        facts = {name: value for name, value in versions.items() if value}
+        for row, (text, model_input) in enumerate(batch):
+            axes = self._axes(model_input, longest)
+            maps = {kind: self._maps(layers, kind, row, axes[kind]) for kind, layers in recorded.items()}
+            output = self.tokenizer.target.decode([model_input.output])[0]
+            note = self.inputs.note(text, model_input)
             noted = facts | ({"note": note} if note else {})
-            captured = Capture(clean(text), output, how, model, maps, noted)
+            result = Capture(clean(text), output, how, model, maps, noted)
             if self.reference:
                 exact = {
-                    kind: self._maps(some, kind, row, axes[kind])
-                    for kind, layers in found.items()
-                    if (some := [one.exact for one in layers if one.exact is not None])
+                    kind: self._maps(exact_layers, kind, row, axes[kind])
+                    for kind, layers in recorded.items()
+                    if (exact_layers := [layer.exact for layer in layers if layer.exact is not None])
                 }
                 name = f"{model}, exact softmax on the same queries and keys"
-                captured = replace(captured, reference=replace(captured, model=name, maps=exact, facts=facts))
-            yield captured
+                result = replace(result, reference=replace(result, model=name, maps=exact, facts=facts))
+            yield result
 
     def _maps(self, recorded: Sequence[RecordedLayer], kind: Kind, row: int, axes: Axes) -> AttentionMaps:
         """Return the maps of one text in a batch without padding; distances are averaged over queries."""
         queries, keys = axes
-        weights = np.stack([one.maps[row] for one in recorded])
+        weights = np.stack([layer_maps.maps[row] for layer_maps in recorded])
         if weights.shape[2:] != (len(queries.tokens), len(keys.tokens)):
             weights = weights[:, :, queries.columns[:, None], keys.columns]
         layers = []
@@ -221,23 +221,23 @@ class MapReader:
             alone=self.inputs.shape == "decoder",
         )
 
-    def _axes(self, read: ModelInput, longest: int) -> dict[Kind, Axes]:
+    def _axes(self, model_input: ModelInput, longest: int) -> dict[Kind, Axes]:
         """Return queries and keys of each kind; `longest` is the maximum number of source tokens in the batch."""
         # special pieces of letters and digits are text; only marks separate texts
         special = [piece for piece in self.recipe.tokenizer.special if not piece.isalnum()]
-        source = (self.tokenizer.source, read.source)
-        target = (self.tokenizer.target, read.ids)
+        source = (self.tokenizer.source, model_input.source)
+        target = (self.tokenizer.target, model_input.ids)
         sources, targets = (
             PaddedAxis(tokens_of([part], special), np.arange(len(part[1]))) for part in (source, target)
         )
         # a tagger reads only its source, even with causal attention
         rows = sources if self.inputs.shape == "encoder" else targets
-        if self.inputs.shape == "decoder" and read.source:
+        if self.inputs.shape == "decoder" and model_input.source:
             # one row of both, with the padding of shorter sources between them
             rows = PaddedAxis(tokens_of([source, target], special), np.r_[sources.columns, longest + targets.columns])
         if self.step == "output":
             # a cut output has no prediction of the last step
-            predicted = [*read.output, *([EOS] if read.complete else [])][: len(read.ids)]
+            predicted = [*model_input.output, *([EOS] if model_input.complete else [])][: len(model_input.ids)]
             part = (self.tokenizer.target, predicted)
             targets = PaddedAxis(tokens_of([part], special), np.arange(len(predicted)))
         return {"encoder": (sources, sources), "decoder": (rows, rows), "cross": (targets, sources)}
@@ -248,10 +248,10 @@ def _array(x: Tensor) -> Array:
 
 
 def capture(
-    run: Run, text: str, *, target: str | None = None, search: SearchConfig | None = None, **chosen: Any
+    run: Run, text: str, *, target: str | None = None, search: SearchConfig | None = None, **options: Any
 ) -> Capture:
     """Return the maps of one text: the source of an encoder-decoder, or the prompt of a language model.
 
-    `chosen` are arguments of `MapReader`; the other arguments and the errors are those of `MapReader.read`.
+    `options` are arguments of `MapReader`; the other arguments and the errors are those of `MapReader.read`.
     """
-    return MapReader(run, **chosen).read(text, target, search)
+    return MapReader(run, **options).read(text, target, search)

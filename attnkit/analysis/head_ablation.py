@@ -107,9 +107,9 @@ def probe_heads(
         ]
         return {place: ablated(model, place) for place in places}
 
-    whole, without = score_changed(run, rows, metrics, changes, device, progress)
-    by_metric = {name: _effects(name, whole, without) for name in whole}
-    effects = {place: {name: by_metric[name][place] for name in whole} for place in without}
+    whole, ablated_scores = score_changed(run, rows, metrics, changes, device, progress)
+    by_metric = {name: _effects(name, whole, ablated_scores) for name in whole}
+    effects = {place: {name: by_metric[name][place] for name in whole} for place in ablated_scores}
     return Importance(whole, effects, len(rows), RESAMPLES)
 
 
@@ -151,16 +151,16 @@ def score_changed(
 
 
 def _effects(
-    name: str, every: Mapping[str, Score], without: Mapping[HeadPlace, Mapping[str, Score]]
+    name: str, whole_scores: Mapping[str, Score], ablated_scores: Mapping[HeadPlace, Mapping[str, Score]]
 ) -> dict[HeadPlace, Effect]:
-    whole, scores = every[name], {place: some[name] for place, some in without.items()}
+    whole, scores = whole_scores[name], {place: by_metric[name] for place, by_metric in ablated_scores.items()}
     sign = 1 if metric_facts(name).better == "lower" else -1
     tests: list[tuple[float | None, float | None]] = [(None, None)] * len(scores)
     if whole.resampled:
         settings = EvalConfig(bootstrap=RESAMPLES)
-        p_values = [compare([one], [whole], settings).p for one in scores.values()]
+        p_values = [compare([score], [whole], settings).p for score in scores.values()]
         tests = list(zip(p_values, corrected(p_values), strict=True))
     return {
-        place: Effect(one.value, sign * (one.value - whole.value), *test)
-        for (place, one), test in zip(scores.items(), tests, strict=True)
+        place: Effect(score.value, sign * (score.value - whole.value), *test)
+        for (place, score), test in zip(scores.items(), tests, strict=True)
     }

@@ -91,21 +91,23 @@ def capture(
     builder = _HuggingFaceInputBuilder(model)
     with quiet(), _transformers_errors(model), torch.inference_mode():
         source = builder.source(text)
-        every = {  # number of heads of each layer with weights
-            kind: [one.shape[1] for one in some]
-            for kind, some in _pass(model, builder.arguments(source.start)).items()
+        head_counts = {  # number of heads of each layer with weights
+            kind: [maps.shape[1] for maps in layers_of_kind]
+            for kind, layers_of_kind in _forward(model, builder.arguments(source.start)).items()
         }
         chosen = {
-            kind: _choose(model, kind, every[kind], layers, heads) for kind in every if kinds is None or kind in kinds
+            kind: _choose(model, kind, head_counts[kind], layers, heads)
+            for kind in head_counts
+            if kinds is None or kind in kinds
         }
-        read = builder.with_output(source, text, target, search)
-        axes = builder.axes(read, step)
-        weights = sum(sum(every[kind]) * len(axes[kind][0]) * len(axes[kind][1]) for kind in every)
+        model_input = builder.with_output(source, text, target, search)
+        axes = builder.axes(model_input, step)
+        weights = sum(sum(head_counts[kind]) * len(axes[kind][0]) * len(axes[kind][1]) for kind in head_counts)
         check_weights(weights, "the text", "shorten it")
-        found = _pass(model, builder.arguments(read))
-    maps = {kind: _maps(model, kind, found[kind], one, axes[kind], step) for kind, one in chosen.items()}
-    note = {"note": f"the output was cut at {read.cut} tokens"} if read.cut else {}
-    return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
+        attentions = _forward(model, builder.arguments(model_input))
+    maps = {kind: _maps(model, kind, attentions[kind], choice, axes[kind], step) for kind, choice in chosen.items()}
+    note = {"note": f"the output was cut at {model_input.cut} tokens"} if model_input.cut else {}
+    return Capture(text, model_input.output, model_input.how, model.name, maps, model.facts | note)
 
 
 class ChosenLayers(NamedTuple):
@@ -116,7 +118,7 @@ class ChosenLayers(NamedTuple):
     heads: list[int]
 
 
-def _pass(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
+def _forward(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
     """Run a pass without language modeling head; return weights [1, H, T, S] of each layer, by kind."""
     options = {} if model.shape == "encoder" else {"use_cache": False}
     with model.eager():
@@ -134,20 +136,20 @@ def _pass(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tenso
 
 
 def _choose(
-    model: Pretrained, kind: Kind, found: Sequence[int], layers: Sequence[int], heads: Sequence[int]
+    model: Pretrained, kind: Kind, head_counts: Sequence[int], layers: Sequence[int], heads: Sequence[int]
 ) -> ChosenLayers:
-    """Return the selected layers and heads of a kind; `found` has the number of heads of each layer."""
-    if not found:
+    """Return the selected layers and heads of a kind; `head_counts` has the number of heads of each layer."""
+    if not head_counts:
         raise DataError(
             f"{model.name}: {type(model.model).__name__} gives no weights of {kind} attention, "
             "also with attn_implementation eager"
         )
     types = getattr(model.model.config.get_text_config(), "layer_types", None) or ()
-    numbers = [at for at, name in enumerate(types) if name in WITH_WEIGHTS]
-    if len(numbers) != len(found):
-        numbers = list(range(len(found)))
+    numbers = [index for index, name in enumerate(types) if name in WITH_WEIGHTS]
+    if len(numbers) != len(head_counts):
+        numbers = list(range(len(head_counts)))
     rows = sorted(indices_of("layer", numbers, layers, f"{kind} attention"))
-    counts = {found[row] for row in rows}
+    counts = {head_counts[row] for row in rows}
     if len(counts) > 1:
         raise UsageError(f"{kind} attention: layers have different numbers of heads: add --layer")
     columns = sorted(indices_of("head", range(counts.pop()), heads, f"{kind} attention"))
@@ -162,18 +164,18 @@ def written(model: Pretrained, text: str, search: SearchConfig) -> str:
 
 
 def _maps(
-    model: Pretrained, kind: Kind, found: Sequence[Tensor], chosen: ChosenLayers, axes: Axes, step: Step
+    model: Pretrained, kind: Kind, attentions: Sequence[Tensor], chosen: ChosenLayers, axes: Axes, step: Step
 ) -> AttentionMaps:
     """Return the maps of a kind. Raises DataError if they are not weights: some models return other numbers."""
     name, (queries, keys) = type(model.model).__name__, axes
-    for shape in (one.shape[1:] for one in found):
+    for shape in (layer_maps.shape[1:] for layer_maps in attentions):
         # the last row of a cut output has no token to label it
         if shape[2] != len(keys) or shape[1] not in (len(queries), len(queries) + 1):
             raise DataError(
                 f"{model.name}: {kind} attention gives weights of shape {list(shape)}, not "
                 f"(heads, {len(queries)} queries, {len(keys)} keys): {name} is not supported"
             )
-    maps = np.stack([found[place][0, chosen.heads].float().cpu().numpy() for place in chosen.layers.values()])
+    maps = np.stack([attentions[index][0, chosen.heads].float().cpu().numpy() for index in chosen.layers.values()])
     if not np.isfinite(maps).all():
         raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
     if maps.min() < 0 or maps.max() > HIGHEST_WEIGHT:
@@ -239,37 +241,37 @@ class _HuggingFaceInputBuilder:
             return HuggingFaceInput([], ids, target, "given")
         ids = self._without_end(self._encode(target, "the target", target=True))
         ids = [self._start(), *ids]
-        self._fits(ids, "the target")
+        self._check_length(ids, "the target")
         return HuggingFaceInput(source.source, ids, target, "given")
 
-    def arguments(self, read: HuggingFaceInput) -> dict[str, Tensor]:
+    def arguments(self, model_input: HuggingFaceInput) -> dict[str, Tensor]:
         """Return the keyword arguments of a forward pass."""
-        if not read.source:
-            return {"input_ids": self._row(read.ids)}
-        inputs = {"input_ids": self._row(read.source)}
-        return inputs | ({"decoder_input_ids": self._row(read.ids)} if read.ids else {})
+        if not model_input.source:
+            return {"input_ids": self._row(model_input.ids)}
+        inputs = {"input_ids": self._row(model_input.source)}
+        return inputs | ({"decoder_input_ids": self._row(model_input.ids)} if model_input.ids else {})
 
-    def axes(self, read: HuggingFaceInput, step: Step) -> dict[Kind, Axes]:
+    def axes(self, model_input: HuggingFaceInput, step: Step) -> dict[Kind, Axes]:
         """Return queries and keys of each kind."""
-        source, target = (tokens_of(self.model.tokenizer, ids) for ids in (read.source, read.ids))
-        named = target
-        if step == "output" and read.source and read.ids:
-            end = [] if read.cut else self._ends()[:1]  # the token after a cut output is unknown
-            named = tokens_of(self.model.tokenizer, [*read.ids[1:], *end])
-        return {"encoder": (source, source), "decoder": (target, target), "cross": (named, source)}
+        source, target = (tokens_of(self.model.tokenizer, ids) for ids in (model_input.source, model_input.ids))
+        labels = target
+        if step == "output" and model_input.source and model_input.ids:
+            end = [] if model_input.cut else self._ends()[:1]  # the token after a cut output is unknown
+            labels = tokens_of(self.model.tokenizer, [*model_input.ids[1:], *end])
+        return {"encoder": (source, source), "decoder": (target, target), "cross": (labels, source)}
 
     def _encode(self, text: str, name: str, *, target: bool = False) -> list[int]:
         if not text.strip():
             raise UsageError(f"{name} is empty: give at least one word")
-        if any("\ud800" <= sign <= "\udfff" for sign in text):
+        if any("\ud800" <= char <= "\udfff" for char in text):
             raise DataError(f"{name} has lone surrogates, which no tokenizer reads")
         ids = encode(self.model.tokenizer, text, target=target)
         if not ids:
             raise UsageError(f"{name} has no token in this vocabulary")
-        self._fits(ids, name)
+        self._check_length(ids, name)
         return ids
 
-    def _fits(self, ids: Sequence[int], name: str) -> None:
+    def _check_length(self, ids: Sequence[int], name: str) -> None:
         limit = self.model.limit
         if limit is not None and len(ids) > limit:
             raise DataError(
@@ -281,8 +283,8 @@ class _HuggingFaceInputBuilder:
         """Return the id of the decoder's start token."""
         for config in (self.model.model.generation_config, self.model.model.config):
             for name in ("decoder_start_token_id", "bos_token_id"):
-                if isinstance(found := getattr(config, name, None), int):
-                    return found
+                if isinstance(token_id := getattr(config, name, None), int):
+                    return token_id
         raise DataError(f"{self.model.name}: its settings name no decoder_start_token_id")
 
     def _without_end(self, ids: list[int]) -> list[int]:
@@ -303,23 +305,23 @@ class _HuggingFaceInputBuilder:
         prompt = self._without_end(source.ids) if decoder else source.source
         if not prompt:
             raise UsageError("the text is empty: give at least one word")
-        longest = spec.max_length
+        max_length = spec.max_length
         if self.model.limit is not None:
-            longest = min(longest, self.model.limit - (len(prompt) if decoder else 1))
-        if longest < 1:
+            max_length = min(max_length, self.model.limit - (len(prompt) if decoder else 1))
+        if max_length < 1:
             raise DataError(f"the text leaves {self.model.name} no position for an output")
-        written = _generate(self.model, self._row(prompt), spec, longest)
-        before, ids = (prompt, written[len(prompt) :]) if decoder else (written[:1], written[1:])
+        written = _generate(self.model, self._row(prompt), spec, max_length)
+        prefix, ids = (prompt, written[len(prompt) :]) if decoder else (written[:1], written[1:])
         output = self._without_end(ids)
-        said = self.model.tokenizer.decode(output, skip_special_tokens=True).strip()
+        text = self.model.tokenizer.decode(output, skip_special_tokens=True).strip()
         cut = len(ids) if len(output) == len(ids) else 0
-        return HuggingFaceInput(source.source, [*before, *output], said, describe_search(spec), cut)
+        return HuggingFaceInput(source.source, [*prefix, *output], text, describe_search(spec), cut)
 
     def _row(self, ids: Sequence[int]) -> Int[Tensor, "1 n"]:
         return torch.tensor([list(ids)], device=self.model.device)
 
 
-def _generate(model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, longest: int) -> list[int]:
+def _generate(model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, max_length: int) -> list[int]:
     """Return prompt (or start token) and output with its end token, as `generate` returns them."""
     network = model.model
     ends = network.generation_config.eos_token_id
@@ -327,16 +329,16 @@ def _generate(model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, lo
     if pad is None:
         pad = ends[0] if isinstance(ends, list) else ends
     options: dict[str, Any] = {
-        "max_new_tokens": longest,
-        "min_new_tokens": min(spec.min_length, longest) or None,
+        "max_new_tokens": max_length,
+        "min_new_tokens": min(spec.min_length, max_length) or None,
         "num_beams": spec.beam if spec.method == "beam" else 1,
         "length_penalty": spec.length_penalty,
         "no_repeat_ngram_size": spec.no_repeat_ngram,
         "do_sample": spec.method == "sample",
         "pad_token_id": pad,
     }
-    layers = network.config.get_text_config(decoder=True)
-    if (getattr(layers, "num_decoder_layers", None) or 0) > layers.num_hidden_layers:
+    config = network.config.get_text_config(decoder=True)
+    if (getattr(config, "num_decoder_layers", None) or 0) > config.num_hidden_layers:
         options["use_cache"] = False  # transformers makes T5's cache as deep as its encoder
     if spec.method == "sample":
         options |= {"temperature": spec.temperature, "top_k": spec.top_k, "top_p": spec.top_p}

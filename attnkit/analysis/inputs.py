@@ -17,7 +17,7 @@ from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search_all
 from attnkit.search.decoding import clamp_max_length
 
-MARKS = frozenset({PAD, BOS, EOS})
+SPECIAL_IDS = frozenset({PAD, BOS, EOS})
 """Ids without text."""
 
 
@@ -46,14 +46,14 @@ class InputBuilder:
 
     def __init__(self, model: Model, tokenizer: Tokenizer, recipe: Recipe) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.prompts, self.longest = recipe.prompts, recipe.data.max_length
+        self.prompts, self.max_length = recipe.prompts, recipe.data.max_length
         self.shape = str(model.shape)
         self.source_limit = source_limit(model)
+        self.vocabulary = tokenizer.target if self.prompts else tokenizer.source
 
     def encode(self, text: str, name: str) -> ModelInput:
         """Return a source with EOS or a prompt with BOS. Raises UsageError if it is empty, DataError if too long."""
-        vocabulary = self.tokenizer.target if self.prompts else self.tokenizer.source
-        ids = vocabulary.encode([text])[0]
+        ids = self.vocabulary.encode([text])[0]
         if not ids:
             raise UsageError(f"{name} is empty: give at least one word")
         if self.shape == "decoder":
@@ -69,9 +69,9 @@ class InputBuilder:
         output = self.tokenizer.target.encode([target])[0]
         if not output:
             raise UsageError(f"the target of {name} is empty: give at least one word")
-        read = self._with_output(source, output, complete=True)
-        _check_length(self._row_offset(source) + len(read.ids), self.model.limit, f"{name} with its target")
-        return read
+        model_input = self._with_output(source, output, complete=True)
+        _check_length(self._row_offset(source) + len(model_input.ids), self.model.limit, f"{name} with its target")
+        return model_input
 
     def with_search(self, source: ModelInput, spec: SearchConfig) -> ModelInput:
         """Return the input with the best output of a search.
@@ -80,12 +80,12 @@ class InputBuilder:
             UsageError: If the search finds no output.
             DataError: If the model produces NaN, or has no position left for an output.
         """
-        spec = clamp_max_length(self.model, spec.model_copy(update={"n_best": 1}), self.longest)
+        spec = clamp_max_length(self.model, spec.model_copy(update={"n_best": 1}), self.max_length)
         sources = [source.ids if self.prompts else source.source]
-        (found,) = search_all(self.model, sources, spec, lines=[0], prompts=self.prompts)
-        if not found:
+        (hypotheses,) = search_all(self.model, sources, spec, lines=[0], prompts=self.prompts)
+        if not hypotheses:
             raise UsageError("the search found no output: loosen its constraints")
-        return self._with_output(source, found[0].ids, found[0].complete)
+        return self._with_output(source, hypotheses[0].ids, hypotheses[0].complete)
 
     def _row_offset(self, source: ModelInput) -> int:
         """Return the position of the output in the row of a decoder that reads the source in the same row."""
@@ -99,16 +99,15 @@ class InputBuilder:
             ids = ids[: self.model.limit - self._row_offset(source)]
         return ModelInput(source.source, ids, output, complete)
 
-    def note(self, text: str, read: ModelInput) -> str:
+    def note(self, text: str, model_input: ModelInput) -> str:
         """Return warnings, if any: the input is longer than, or unlike, the training data; the output was cut."""
-        longest = max(len(read.source), len(read.ids) - 1)
-        vocabulary = self.tokenizer.target if self.prompts else self.tokenizer.source
-        unlike = unlike_note(rare_words(vocabulary, [text]))
+        length = max(len(model_input.source), len(model_input.ids) - 1)
+        unlike = unlike_note(rare_words(self.vocabulary, [text]))
         notes = [unlike] if unlike else []
-        if longest > self.longest:
-            notes.append(f"a side has {longest} tokens, and training had at most {self.longest} (data.max_length)")
-        if not read.complete:
-            notes.append(f"the output was cut at {len(read.output)} tokens")
+        if length > self.max_length:
+            notes.append(f"a side has {length} tokens, and training had at most {self.max_length} (data.max_length)")
+        if not model_input.complete:
+            notes.append(f"the output was cut at {len(model_input.output)} tokens")
         return "; ".join(notes)
 
 
@@ -133,14 +132,14 @@ def tokens_of(parts: Sequence[tuple[Vocabulary, Sequence[int]]], special: Collec
     separate texts, such as turn separators.
     """
     tokens: list[Token] = []
-    word, inside = -1, False
+    word, in_text = -1, False
     for vocabulary, ids in parts:
         for id_, piece in zip(ids, vocabulary.pieces(ids), strict=True):
-            if id_ in MARKS or piece in special:
+            if id_ in SPECIAL_IDS or piece in special:
                 tokens.append(Token(piece, id_, None, special=True))
-                inside = False
+                in_text = False
                 continue
-            word += piece.startswith(MARK) or not inside
-            inside = True
+            word += piece.startswith(MARK) or not in_text
+            in_text = True
             tokens.append(Token(piece, id_, word))
     return tuple(tokens)

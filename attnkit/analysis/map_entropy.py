@@ -18,7 +18,6 @@ from torch import Tensor
 from attnkit.analysis.map_statistics import SLACK
 from attnkit.analysis.map_stream import encoded_for, sum_over_rows
 from attnkit.analysis.maps import Kind, MapLayer
-from attnkit.analysis.recorder import LayerMaps
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.models.base import Model
@@ -64,14 +63,14 @@ def spread_sums(weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T 
     not distributions.
     """
     seen = visible.sum(-1)  # [B, 1, T]
-    off = (weights.sum(-1) - 1).abs().masked_fill(seen == 0, 0)  # [B, H, T]
-    wrong = (off > SLACK) | (weights < -SLACK).any(-1)
+    error = (weights.sum(-1) - 1).abs().masked_fill(seen == 0, 0)  # [B, H, T]
+    invalid = (error > SLACK) | (weights < -SLACK).any(-1)
     p = weights.clamp_min(0).double()
     bits = torch.special.entr(p).sum(-1) / math.log(2)  # [B, H, T]
     share = torch.where(seen > 1, bits / seen.clamp_min(2).double().log2(), 0)
     gradient = (1 - p.square().sum(-1)) * (seen > 0)
-    numbers = bits, share, gradient, seen > 0, seen > 1, wrong
-    return torch.stack([some.double().expand_as(bits).sum((0, 2)) for some in numbers])
+    numbers = bits, share, gradient, seen > 0, seen > 1, invalid
+    return torch.stack([values.double().expand_as(bits).sum((0, 2)) for values in numbers])
 
 
 def probe_entropy(
@@ -94,19 +93,15 @@ def probe_entropy(
         MissingInputError: If there are no rows, or the run is not finished.
         DataError: If a checkpoint is damaged.
     """
-    place = pick_device(device)
+    torch_device = pick_device(device)
     encoded = encoded_for(run, rows)
-
-    def measure(maps: LayerMaps) -> Float[Tensor, "6 H"]:
-        return spread_sums(maps.weights, maps.visible)
-
     return [
         HeadEntropy(stage, layer.kind, layer.layer, head, _means(column, layer.softmax))
         for stage, model in stages(run)
         for layer in sum_over_rows(
-            model.to(place),
+            model.to(torch_device),
             encoded,
-            measure,
+            lambda maps: spread_sums(maps.weights, maps.visible),
             kinds=kinds,
             layers=layers,
             heads=heads,
@@ -117,8 +112,8 @@ def probe_entropy(
 
 
 def _means(sums: Sequence[float], softmax: bool) -> Spread:
-    bits, share, gradient, queries, several, wrong = sums
-    if wrong:
+    bits, share, gradient, queries, several, invalid = sums
+    if invalid:
         return Spread(None, None, None)
     return Spread(
         bits / max(1, queries), share / several if several else None, gradient / max(1, queries) if softmax else None
@@ -132,16 +127,16 @@ def stages(run: Run) -> Iterator[tuple[Stage, Model]]:
     (`train.init`, `attnkit convert`). Raises MissingInputError if the run is not finished, DataError if a checkpoint
     is damaged.
     """
-    kept, chosen = sorted(run.checkpoint_steps()), run.weights()
+    steps, selected = sorted(run.checkpoint_steps()), run.weights()
     if run.recipe.train.init is None and run.manifest.converted is None:  # otherwise the weights of another run
         yield Stage(0, "start"), run.untrained().eval()
-        kept = [step for step in kept if step]
-    for step in kept:
+        steps = [step for step in steps if step]
+    for step in steps:
         path = run.checkpoints / f"step-{step}"
         stored, _ = checkpoint.load(path, prefix="model.")
         weights = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
         model = run.untrained()
         run.load(model, path, weights)
-        if not all(torch.equal(tensor, weights[name]) for name, tensor in chosen.items()):
+        if not all(torch.equal(tensor, weights[name]) for name, tensor in selected.items()):
             yield Stage(step, f"step {step}"), model.eval()
     yield Stage(run.outcome.step, "end"), run.model()

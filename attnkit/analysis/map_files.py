@@ -98,8 +98,8 @@ def _description(capture: Capture) -> dict[str, Any]:
 def _table(capture: Capture) -> Iterator[bytes]:
     """Yield a csv in pieces, one per query; kinds of the reference are named like `cross-reference`."""
     yield HEADER.encode()
-    for one, suffix in ((capture, ""), (capture.reference, "-reference")):
-        for kind, maps in one.maps.items() if one is not None else ():
+    for part, suffix in ((capture, ""), (capture.reference, "-reference")):
+        for kind, maps in part.maps.items() if part is not None else ():
             queries = [_cell(token.text) for token in maps.queries]
             keys = list(enumerate((_cell(token.text) for token in maps.keys), len(maps.hidden)))
             heads = [(layer.number, head) for layer in maps.layers for head in maps.heads]
@@ -123,6 +123,6 @@ def _cell(text: str) -> str:
     shown = safe_text(text).replace("\n", "\\n").replace("\t", "\\t")
     if shown.lstrip().startswith(_FORMULA):
         shown = f"'{shown}"
-    if any(sign in shown for sign in ',"'):
+    if any(char in shown for char in ',"'):
         return '"' + shown.replace('"', '""') + '"'
     return shown

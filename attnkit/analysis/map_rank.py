@@ -45,8 +45,8 @@ def ranks(weights: Float[Tensor, "... T S"]) -> tuple[Float[Tensor, "..."], Int[
     """Return effective and numerical rank of matrices, 0 for zeros; rows and columns of zeros have no effect."""
     values = torch.linalg.svdvals(weights.double())
     shares = values / values.sum(-1, keepdim=True).clamp_min(1e-300)  # no 0 / 0 for a matrix of zeros
-    some = values[..., 0] > 0
-    effective = torch.special.entr(shares).sum(-1).exp() * some
+    nonzero = values[..., 0] > 0
+    effective = torch.special.entr(shares).sum(-1).exp() * nonzero
     return effective, (values > THRESHOLD * values[..., :1]).sum(-1)
 
 
@@ -72,11 +72,11 @@ def probe_rank(
     found = sum_over_rows(model, encoded, _sums, kinds=kinds, layers=layers, heads=heads, progress=progress)
     return [
         LayerRanks(
-            one.kind,
-            one.layer,
-            {head: Ranks(*means) for head, means in zip(one.heads, (one.sums.T / len(encoded)).tolist(), strict=True)},
+            s.kind,
+            s.layer,
+            {head: Ranks(*means) for head, means in zip(s.heads, (s.sums.T / len(encoded)).tolist(), strict=True)},
         )
-        for one in found
+        for s in found
     ]
 
 

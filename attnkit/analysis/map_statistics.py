@@ -52,15 +52,15 @@ def statistics(maps: AttentionMaps) -> tuple[tuple[HeadStatistics, ...], ...]:
     def of_head(head: Float[NDArray[np.float32], "T S"]) -> HeadStatistics:
         weights = head.astype(np.float64)
         total = np.abs(weights).sum(1)
-        held = total > 0  # rows with any weight
-        far = (np.abs(weights) * distances).sum(1)[held] / total[held]
+        nonzero = total > 0  # rows with any weight
+        distance = (np.abs(weights) * distances).sum(1)[nonzero] / total[nonzero]
         means = weights.mean(0)
         last = float(means[text[-1]]) if len(text) else None
         entropy, spread = _entropy(weights, largest)
         return HeadStatistics(
             entropy,
             spread,
-            float(far.mean()) if held.any() else None,
+            float(distance.mean()) if nonzero.any() else None,
             first=float(means[0]),
             last=float(weights.diagonal().mean()) if causal else last,
             end=float(means[-1]) if special[-1] and columns > 1 else None,
@@ -76,27 +76,27 @@ class AttentionSink(NamedTuple):
     Source: Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks".
     """
 
-    place: int
+    position: int
     """Index of the key."""
     token: Token
     share: float
-    """Mean absolute weight over layers, heads and queries (in a decoder, queries that see at least `FEW` keys), as a
-    fraction of that of all keys if these sum to more than 1."""
+    """Mean absolute weight over layers, heads and queries (in a decoder, queries that see at least `MIN_KEYS` keys)
+    as a fraction of that of all keys if these sum to more than 1."""
 
 
-FEW = 4
+MIN_KEYS = 4
 """Minimum number of keys among which a majority of the attention on one key is remarkable."""
 
 
 def attention_sink(maps: AttentionMaps) -> AttentionSink | None:
     """Return the key that gets more than half of the attention; None if there is none."""
-    rows = maps.weights[:, :, FEW - 1 :] if maps.kind == "decoder" else maps.weights
-    if rows.size == 0 or len(maps.keys) < FEW:
+    rows = maps.weights[:, :, MIN_KEYS - 1 :] if maps.kind == "decoder" else maps.weights
+    if rows.size == 0 or len(maps.keys) < MIN_KEYS:
         return None
     means = np.abs(rows).mean((0, 1, 2), dtype=np.float64)
-    place = int(means.argmax())
-    share = float(means[place] / max(means.sum(), 1.0))
-    return AttentionSink(place, maps.keys[place], share) if share > 0.5 else None
+    position = int(means.argmax())
+    share = float(means[position] / max(means.sum(), 1.0))
+    return AttentionSink(position, maps.keys[position], share) if share > 0.5 else None
 
 
 def _entropy(weights: Square, largest: Float[NDArray[np.float64], " T"]) -> tuple[float | None, float | None]:

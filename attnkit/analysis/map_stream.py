@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnkit.analysis.maps import Kind, MapLayer
-from attnkit.analysis.recorder import LayerMaps, Use, choose_layers, record
+from attnkit.analysis.recorder import LayerMaps, MapCallback, choose_layers, record
 from attnkit.data.batch import Batch, collate, plan
 from attnkit.data.encoded import Encoded
 from attnkit.data.objectives import apply_objective
@@ -38,8 +38,10 @@ def encoded_for(run: Run, rows: Sequence[Row]) -> Encoded:
     return apply_objective(encoded, tokenizer.target, recipe.train.objective, longest)
 
 
-def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress | None = None, **chosen: Any) -> None:
-    """Read sources and targets, and call `use` with the maps of each batch and selected layer, without gradients.
+def stream_maps(
+    model: Model, encoded: Encoded, callback: MapCallback, *, progress: Progress | None = None, **chosen: Any
+) -> None:
+    """Read sources and targets, and call `callback` with the maps of each batch and selected layer, without gradients.
 
     Weights are zero in the rows and columns of padding. The model must be in evaluation mode. `chosen` are kinds,
     layers and heads, as in `recorder.choose_layers`.
@@ -48,7 +50,7 @@ def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress 
         UsageError: If the model has no attention, or no such kind, layer or head.
         NotFiniteError: If the maps have NaN or infinities.
     """
-    parts = [part for some, _ in choose_layers(model, **chosen).values() for part in some.values()]
+    parts = [part for layers, _ in choose_layers(model, **chosen).values() for part in layers.values()]
     batches = plan(
         None if encoded.source is None else encoded.source.lengths,
         encoded.target.lengths,
@@ -58,23 +60,23 @@ def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress 
         shuffle=False,
         attention_budget=BATCH_WEIGHTS // max(part.heads for part in parts),
     )
-    device, read = model.output.weight.device, 0
+    device, rows_read = model.output.weight.device, 0
     for rows in batches:
         batch = collate(encoded, rows)
 
         def show(maps: LayerMaps, batch: Batch = batch) -> None:
             if not bool(torch.isfinite(maps.weights).all()):
                 raise NotFiniteError("the attention maps hold NaN or infinity: the weights are damaged; train again")
-            queries, keys = (real.to(device) for real in _real(maps.kind, batch, maps.weights.shape[2]))
+            queries, keys = (real.to(device) for real in _not_padding(maps.kind, batch, maps.weights.shape[2]))
             pairs = queries[:, None, :, None] & keys[:, None, None, :]
-            use(maps._replace(weights=maps.weights.masked_fill(~pairs, 0).float(), visible=maps.visible & pairs))
+            callback(maps._replace(weights=maps.weights.masked_fill(~pairs, 0).float(), visible=maps.visible & pairs))
 
         tensors = batch.to(device)
         with record(model, show, **chosen), torch.inference_mode():
             model.hidden(tensors.source, tensors.input)
-        read += len(rows)
+        rows_read += len(rows)
         if progress is not None:
-            progress(read, len(encoded))
+            progress(rows_read, len(encoded))
 
 
 class LayerSums(NamedTuple):
@@ -88,9 +90,9 @@ class LayerSums(NamedTuple):
 
 
 def sum_over_rows(
-    model: Model, encoded: Encoded, measure: Callable[[LayerMaps], Float[Tensor, "N H"]], **how: Any
+    model: Model, encoded: Encoded, measure: Callable[[LayerMaps], Float[Tensor, "N H"]], **options: Any
 ) -> list[LayerSums]:
-    """Return the sums of `measure` over the maps of all batches, by layer; `how` are arguments of `stream_maps`."""
+    """Return the sums of `measure` over the maps of all batches, by layer; `options` are those of `stream_maps`."""
     found: dict[tuple[int, int], LayerSums] = {}
 
     def add(maps: LayerMaps) -> None:
@@ -99,11 +101,11 @@ def sum_over_rows(
             sums = found[maps.place].sums + sums
         found[maps.place] = LayerSums(maps.kind, maps.layer, maps.heads, maps.softmax, sums)
 
-    stream_maps(model, encoded, add, **how)
+    stream_maps(model, encoded, add, **options)
     return [found[place] for place in sorted(found)]
 
 
-def _real(kind: Kind, batch: Batch, queries: int) -> tuple[Tensor, Tensor]:
+def _not_padding(kind: Kind, batch: Batch, queries: int) -> tuple[Tensor, Tensor]:
     """Return masks of the queries [B, T] and keys [B, S] that are not padding."""
     source = None if batch.source is None else batch.source != PAD
     target = batch.output != PAD

@@ -85,12 +85,12 @@ class AttentionMaps:
     def choose(self, layers: Sequence[int] = (), heads: Sequence[int] = ()) -> "AttentionMaps":
         """Return the maps of layers and heads by number; empty: all. Raises UsageError if one does not exist."""
         rows, columns = choose_indices(self.kind, [layer.number for layer in self.layers], self.heads, layers, heads)
-        chosen = tuple(
+        chosen_layers = tuple(
             layer._replace(distance=layer.distance and tuple(layer.distance[i] for i in columns))
             for layer in (self.layers[row] for row in rows)
         )
         weights = self.weights[np.ix_(rows, columns)]
-        return replace(self, weights=weights, layers=chosen, heads=tuple(self.heads[i] for i in columns))
+        return replace(self, weights=weights, layers=chosen_layers, heads=tuple(self.heads[i] for i in columns))
 
     def by_word(self) -> "AttentionMaps":
         """Merge subwords, but not special tokens: attention to a word is summed, attention from it is averaged."""
@@ -120,19 +120,19 @@ class AttentionMaps:
             hidden=hidden,
         )
 
-    def spread(self, most: int, *, all_layers: bool = False, all_heads: bool = False) -> "AttentionMaps":
-        """Return about `most` maps: layers and heads at even distances, including the first and the last.
+    def spread(self, count: int, *, all_layers: bool = False, all_heads: bool = False) -> "AttentionMaps":
+        """Return about `count` maps: layers and heads at even distances, including the first and the last.
 
-        Layers are dropped before heads, down to the square root of `most` on each side; `all_layers` and `all_heads`
-        keep all.
+        Layers are dropped before heads, down to the square root of `count` on each side; `all_layers` and
+        `all_heads` keep all.
         """
         layers, heads = len(self.layers), len(self.heads)
-        rows = layers if all_layers else min(layers, max(isqrt(most), most // heads))
-        columns = heads if all_heads else min(heads, max(isqrt(most), most // rows))
+        rows = layers if all_layers else min(layers, max(isqrt(count), count // heads))
+        columns = heads if all_heads else min(heads, max(isqrt(count), count // rows))
         if (rows, columns) == (layers, heads):
             return self
-        some = self.choose(_evenly([layer.number for layer in self.layers], rows), _evenly(self.heads, columns))
-        return replace(some, chosen_from=(layers, heads))
+        chosen = self.choose(_evenly([layer.number for layer in self.layers], rows), _evenly(self.heads, columns))
+        return replace(chosen, chosen_from=(layers, heads))
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class Capture:
 def check_weights(weights: int, name: str, advice: str) -> None:
     """Raise DataError if the number of weights in a text's maps exceeds `TEXT_WEIGHTS`."""
     if weights > TEXT_WEIGHTS:
-        needed, most = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
-        raise DataError(f"{name}: its maps would take {needed:,.1f} GB, and at most {most:.1f} GB are made: {advice}")
+        needed, limit = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
+        raise DataError(f"{name}: its maps would take {needed:,.1f} GB, and at most {limit:.1f} GB are made: {advice}")
 
 
 def choose_indices(
@@ -170,42 +170,42 @@ def choose_indices(
     return sorted(rows), sorted(indices_of("head", columns, heads, where))
 
 
-def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
+def indices_of(axis: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
     """Return the indices of layers or heads by number; empty: all. Raises UsageError if one does not exist."""
     for number in wanted:
         if number not in numbers:
-            known, first, last = ", ".join(map(str, numbers)), numbers[0], numbers[-1]
+            choices, first, last = ", ".join(map(str, numbers)), numbers[0], numbers[-1]
             if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
-                known = f"{first} to {last}"
-            some = f"{what}s" if numbers[1:] else f"only {what}"
-            raise UsageError(f"--{what} {number}: {where} has {some} {known}")
+                choices = f"{first} to {last}"
+            label = f"{axis}s" if numbers[1:] else f"only {axis}"
+            raise UsageError(f"--{axis} {number}: {where} has {label} {choices}")
     return [numbers.index(number) for number in dict.fromkeys(wanted)] or [*range(len(numbers))]
 
 
 def _evenly(numbers: Sequence[int], count: int) -> list[int]:
     """Return `count` numbers at even distances, including the first and the last."""
     steps = max(1, count - 1)
-    return [numbers[round(at * (len(numbers) - 1) / steps)] for at in range(count)]
+    return [numbers[round(i * (len(numbers) - 1) / steps)] for i in range(count)]
 
 
 def _words(tokens: Sequence[Token]) -> tuple[NDArray[np.intp], tuple[Token, ...]]:
     """Return the index of each word's first token [words], and the words as tokens."""
     groups: list[list[int]] = []
-    for place, token in enumerate(tokens):
-        if not place or token.word is None or tokens[place - 1].word != token.word:
+    for position, token in enumerate(tokens):
+        if not position or token.word is None or tokens[position - 1].word != token.word:
             groups.append([])
-        groups[-1].append(place)
+        groups[-1].append(position)
     words = []
-    for places in groups:
-        first = tokens[places[0]]
-        text = "".join(tokens[place].text for place in places)
+    for positions in groups:
+        first = tokens[positions[0]]
+        text = "".join(tokens[position].text for position in positions)
         words.append(first._replace(text=_BYTES.sub(_characters, text)))
-    return np.array([places[0] for places in groups], np.intp), tuple(words)
+    return np.array([positions[0] for positions in groups], np.intp), tuple(words)
 
 
-def _characters(found: re.Match[str]) -> str:
+def _characters(match: re.Match[str]) -> str:
     """Return the characters of bytes that pieces spell as <0xE4>."""
     try:
-        return bytes.fromhex(found[0].replace("<0x", "").replace(">", "")).decode("utf-8")
+        return bytes.fromhex(match[0].replace("<0x", "").replace(">", "")).decode("utf-8")
     except UnicodeDecodeError:
-        return found[0]
+        return match[0]

@@ -17,7 +17,7 @@ from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 
 ARGUMENTS = ("q", "k", "v", "mask", "state", "prior", "bias", "gates")
-"""Arguments of `Attention.forward`, in order."""
+"""Parameters of `Attention.forward`, in order."""
 
 
 class LayerMaps(NamedTuple):
@@ -30,7 +30,7 @@ class LayerMaps(NamedTuple):
     visible: Bool[Tensor, "B 1 T S"]
     """Keys that each query may attend to by the mask."""
     part: MultiHead
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     """Arguments of the mechanism by name."""
 
     @property
@@ -45,16 +45,16 @@ class LayerMaps(NamedTuple):
 
     def exact(self) -> Float[Tensor, "B H T S"] | None:
         """Return exact softmax on the same queries and keys; None if the layer lacks either."""
-        q, k = self.given["q"], self.given["k"]
+        q, k = self.arguments["q"], self.arguments["k"]
         if q is None or k is None:
             return None
         # the first set, if queries or keys come in several sets
-        heads, key_heads = self.part.heads, min(self.part.heads, self.given["v"].shape[1])
-        mask, bias = self.given["mask"], self.given.get("bias")
+        heads, key_heads = self.part.heads, min(self.part.heads, self.arguments["v"].shape[1])
+        mask, bias = self.arguments["mask"], self.arguments.get("bias")
         return exact_softmax(q[:, :heads], k[:, :key_heads], mask, bias)[:, list(self.heads)]
 
 
-Use = Callable[[LayerMaps], object]
+MapCallback = Callable[[LayerMaps], object]
 
 
 def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
@@ -70,8 +70,8 @@ def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
 def describe(number: int, part: MultiHead) -> MapLayer:
     """Return the origin of the maps of a layer."""
     mechanism = part.mechanism
-    word, exact = mechanisms.word_of(type(mechanism)), mechanism.map == "exact"
-    return MapLayer(number, word, exact, static=set("qxkg").isdisjoint(mechanism.uses))
+    name, exact = mechanisms.word_of(type(mechanism)), mechanism.map == "exact"
+    return MapLayer(number, name, exact, static=set("qxkg").isdisjoint(mechanism.uses))
 
 
 def choose_layers(
@@ -94,43 +94,43 @@ def choose_layers(
 
 
 @contextmanager
-def record(model: nn.Module, use: Use, **chosen: Any) -> Iterator[None]:
-    """Call `use` with the maps of each selected layer whenever whole rows are read inside the context.
+def record(model: nn.Module, callback: MapCallback, **chosen: Any) -> Iterator[None]:
+    """Call `callback` with the maps of each selected layer whenever whole rows are read inside the context.
 
     The model's output, its mode and the random state are unchanged; maps are those of evaluation, without dropout.
     `chosen` are kinds, layers and heads, as in `choose_layers`. Raises ValueError if a pass inside continues from a
     state.
     """
-    with ExitStack() as hooks:
+    with ExitStack() as cleanup:
         for kind, (parts, columns) in choose_layers(model, **chosen).items():
             for number, part in parts.items():
-                show = partial(_show, use, kind, describe(number, part), columns, part)
-                hooks.callback(part.mechanism.register_forward_pre_hook(show, with_kwargs=True).remove)
-                hooks.callback(setattr, part.mechanism, "recorded", part.mechanism.recorded)
+                hook = partial(_hook, callback, kind, describe(number, part), columns, part)
+                cleanup.callback(part.mechanism.register_forward_pre_hook(hook, with_kwargs=True).remove)
+                cleanup.callback(setattr, part.mechanism, "recorded", part.mechanism.recorded)
                 part.mechanism.recorded = True
         yield
 
 
 @torch.no_grad()
-def _show(
-    use: Use,
+def _hook(
+    callback: MapCallback,
     kind: Kind,
     layer: MapLayer,
     heads: tuple[int, ...],
     part: MultiHead,
     mechanism: Attention,
     args: tuple[Any, ...],
-    named: dict[str, Any],
+    kwargs: dict[str, Any],
 ) -> None:
     """Compute the maps of one layer, as its hook."""
     if not mechanism.recorded:
         return
-    given = dict(zip(ARGUMENTS, args, strict=False)) | named
-    if given.pop("state", None) is not None or given["v"] is None:
+    arguments = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+    if arguments.pop("state", None) is not None or arguments["v"] is None:
         raise ValueError("maps are recorded while whole rows are read, not step by step")
-    maps = mechanism.weights(**given)
+    maps = mechanism.weights(**arguments)
     maps = maps if len(heads) == maps.shape[1] else maps[:, list(heads)]
-    use(LayerMaps(kind, layer, heads, maps, given["mask"].dense(), part, given))
+    callback(LayerMaps(kind, layer, heads, maps, arguments["mask"].dense(), part, arguments))
 
 
 def exact_softmax(

@@ -25,7 +25,7 @@ from attnkit.runs import Run
 from attnkit.scoring import Score
 
 SIGMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
-LARGEST = 20.0
+MAX_SIGMA = 20.0
 """Maximum sigma; e^(sigma^2) overflows a double from 27 on."""
 
 
@@ -54,12 +54,12 @@ class NoiseEffects:
 def noisy(model: nn.Module, layers: Sequence[MultiHead], sigma: float, seed: int) -> Iterator[None]:
     """Add Gaussian noise, drawn from `seed`, to unmasked scores of layers; the global random state is unchanged."""
     devices = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
-    with torch.random.fork_rng(devices=devices), ExitStack() as after:
+    with torch.random.fork_rng(devices=devices), ExitStack() as cleanup:
         torch.manual_seed(seed)
         for layer in layers:
             mechanism = cast(Scored, layer.mechanism)
             mechanism.evaluation_noise = sigma
-            after.callback(setattr, mechanism, "evaluation_noise", 0.0)
+            cleanup.callback(setattr, mechanism, "evaluation_noise", 0.0)
         yield
 
 
@@ -98,20 +98,20 @@ def probe_noise(
             for part, sigma, seed in product(parts, sigmas, range(1, seeds + 1))
         }
 
-    clean, drawn = score_changed(run, rows, metrics, changes, device, progress)
-    found: dict[tuple[NoisyPart, float], dict[str, list[float]]] = {}
-    for (part, sigma, _), scores in drawn.items():
-        values = found.setdefault((part, sigma), {name: [] for name in clean})
+    clean, noisy_scores = score_changed(run, rows, metrics, changes, device, progress)
+    by_part: dict[tuple[NoisyPart, float], dict[str, list[float]]] = {}
+    for (part, sigma, _), scores in noisy_scores.items():
+        values = by_part.setdefault((part, sigma), {name: [] for name in clean})
         for name, score in scores.items():
             values[name].append(score.value)
-    return NoiseEffects(clean, found, len(rows), seeds)
+    return NoiseEffects(clean, by_part, len(rows), seeds)
 
 
 def check_sigmas(sigmas: Sequence[float]) -> None:
     """Raise UsageError if there are no sigmas, or one is out of range."""
     for sigma in sigmas or (0.0,):
-        if not 0 < sigma <= LARGEST:
-            raise UsageError(f"--sigma {sigma:g}: must be above 0 and at most {LARGEST:g}")
+        if not 0 < sigma <= MAX_SIGMA:
+            raise UsageError(f"--sigma {sigma:g}: must be above 0 and at most {MAX_SIGMA:g}")
 
 
 def _parts(
@@ -126,6 +126,6 @@ def _parts(
                     f"{kind} attention is {describe(number, part).mechanism}, which forms no "
                     "scores of queries and keys to add noise to; choose another --kind or --layer"
                 )
-            place = {"model": NoisyPart(), "kind": NoisyPart(kind)}.get(by)
-            groups.setdefault(place or NoisyPart(kind, number), []).append(part)
+            group = {"model": NoisyPart(), "kind": NoisyPart(kind)}.get(by)
+            groups.setdefault(group or NoisyPart(kind, number), []).append(part)
     return groups

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnkit.analysis.capture import MapReader
-from attnkit.analysis.inputs import MARKS
+from attnkit.analysis.inputs import SPECIAL_IDS
 from attnkit.analysis.maps import STEPS, AttentionMaps, Step, Token, indices_of
 from attnkit.data.text_form import MARK, clean
 from attnkit.errors import DataError, UsageError
@@ -110,21 +110,21 @@ def align(
     reader = MapReader(run, kinds=["cross"], layers=layers, step="input", device=device)
     numbers = [head.head for head in wanted if head.head is not None]
     indices_of("head", reader.heads["cross"], numbers, "cross attention")
-    pairs, read = tee(pairs)
-    captures = reader.read_pairs(pair if all(map(words, pair)) else BLANK for pair in read)
+    pairs, lines = tee(pairs)
+    captures = reader.read_pairs(pair if all(map(words, pair)) else BLANK for pair in lines)
     notes: list[str] = []
     for number, ((source, target), capture) in enumerate(zip(pairs, captures, strict=True), 1):
         if note := capture.facts.get("note"):
             notes.append(f"line {number}: {note}")
         sizes, maps = (len(words(source)), len(words(target))), capture.maps["cross"]
-        out: HeadLinks = dict.fromkeys(wanted, frozenset())
+        by_head: HeadLinks = dict.fromkeys(wanted, frozenset())
         if all(sizes):
             steps = {step: word_weights(maps, step, sizes) for step in {h.step for h in wanted}}
             for head in wanted:
                 rows = steps[head.step][layers.index(head.layer)]
                 weights = rows.mean(0) if head.head is None else rows[maps.heads.index(head.head)]
-                out[head] = links(weights, *rule)
-        yield out
+                by_head[head] = links(weights, *rule)
+        yield by_head
     if notes:
         warn(notes[0] + (f"; so have {len(notes) - 1:,} more" if notes[1:] else ""))
 
@@ -143,28 +143,28 @@ def word_weights(maps: AttentionMaps, step: Step, sizes: tuple[int, int]) -> Flo
         queries = (*queries[1:], queries[0])
     by_word = replace(maps, queries=_numbered(queries), keys=_numbered(maps.keys)).by_word()
     rows, columns = (
-        {place: token.word for place, token in enumerate(side) if token.word is not None}
+        {position: token.word for position, token in enumerate(side) if token.word is not None}
         for side in (by_word.queries, by_word.keys)
     )
     out = np.zeros((*by_word.weights.shape[:2], sizes[1], sizes[0]), np.float32)
-    known = by_word.weights[:, :, [*rows]][..., [*columns]]
-    out[:, :, np.array([*rows.values()], int)[:, None], [*columns.values()]] = known
+    weights = by_word.weights[:, :, [*rows]][..., [*columns]]
+    out[:, :, np.array([*rows.values()], int)[:, None], [*columns.values()]] = weights
     return out
 
 
 def _numbered(tokens: Sequence[Token]) -> tuple[Token, ...]:
     """Return tokens with the index of their word in the line; special tokens of the recipe are text here."""
-    out, word, begun = [], 0, False
+    out, word, started = [], 0, False
     for token in tokens:
-        if token.id in MARKS:
+        if token.id in SPECIAL_IDS:
             out.append(token._replace(word=None))
             continue
         marks = token.text.count(MARK)
-        leads = token.text.startswith(MARK)
-        word += begun and leads
+        begins_word = token.text.startswith(MARK)
+        word += started and begins_word
         out.append(token._replace(word=word))
-        word += marks - leads
-        begun = True
+        word += marks - begins_word
+        started = True
     return tuple(out)
 
 
@@ -204,17 +204,17 @@ def gold(line: str, where: str, source: int, target: int) -> Gold:
     """Parse a line such as `0-0 1?2 2p3` (? or p: only possible). Raises DataError if malformed or out of range."""
     sure, possible = set(), set()
     for part in line.split():
-        found = _LINK.fullmatch(part)
-        if found is None:
+        match = _LINK.fullmatch(part)
+        if match is None:
             raise DataError(
                 f"{where}: {quoted(part)} is not a valid link: write 0-0 (sure) or 0?0 (possible), "
                 "source word first, both counted from 0"
             )
-        link = (int(found[1]), int(found[3]))
+        link = (int(match[1]), int(match[3]))
         if link[0] >= source or link[1] >= target:
             raise DataError(f"{where}: {part}: the source has {source} words and the target {target}, counted from 0")
         possible.add(link)
-        if found[2] == "-":
+        if match[2] == "-":
             sure.add(link)
     return Gold(frozenset(sure), frozenset(possible))
 
@@ -236,7 +236,7 @@ class LinkCounts(NamedTuple):
 
     def plus(self, other: "LinkCounts") -> "LinkCounts":
         """Return the sum of both."""
-        return LinkCounts(*(ours + theirs for ours, theirs in zip(self, other, strict=True)))
+        return LinkCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
     @property
     def precision(self) -> float:
@@ -255,10 +255,10 @@ class LinkCounts(NamedTuple):
         return 100 * (1 - (self.predicted_sure + self.predicted_possible) / links) if links else 0.0
 
 
-def quality(found: Iterable[HeadLinks], golds: Iterable[Gold]) -> dict[Head, LinkCounts]:
+def quality(predictions: Iterable[HeadLinks], golds: Iterable[Gold]) -> dict[Head, LinkCounts]:
     """Return how well the links of each head agree with gold alignments, over all sentence pairs."""
     total: dict[Head, LinkCounts] = {}
-    for predicted, gold in zip(found, golds, strict=True):
+    for predicted, gold in zip(predictions, golds, strict=True):
         for head, links in predicted.items():
             total[head] = total.get(head, LinkCounts()).plus(LinkCounts.of(links, gold))
     return total

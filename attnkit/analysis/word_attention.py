@@ -32,38 +32,38 @@ def rank_heads(maps: AttentionMaps, reader: str, read: str) -> list[HeadReading]
     missing.
     """
     words = maps.by_word()
-    rows = _places(words.queries, reader, f"--from {reader}")
-    columns = _places(words.keys, read, f"--to {read}")
+    rows = _indices(words.queries, reader, f"--from {reader}")
+    columns = _indices(words.keys, read, f"--to {read}")
     readings = []
-    for layer, of_layer in zip(words.layers, words.weights, strict=True):
-        for head, weights in zip(words.heads, of_layer, strict=True):
+    for layer, layer_weights in zip(words.layers, words.weights, strict=True):
+        for head, weights in zip(words.heads, layer_weights, strict=True):
             mean = weights[rows].mean(0, dtype=np.float64)  # [S]
-            top = int(mean.argmax())
-            found = float(mean[columns].sum()), _word(words.keys[top]), float(mean[top])
-            readings.append(HeadReading(layer.number, head, *found))
-    return sorted(readings, key=lambda one: -one.weight)
+            best = int(mean.argmax())
+            values = float(mean[columns].sum()), _word(words.keys[best]), float(mean[best])
+            readings.append(HeadReading(layer.number, head, *values))
+    return sorted(readings, key=lambda reading: -reading.weight)
 
 
 def has_word(tokens: Sequence[Token], word: str) -> bool:
     """Return whether the tokens contain a word."""
     text = "".join(token.text for token in tokens if not token.special)
-    return _plain(word) in map(_plain, text.split(MARK))
+    return _normalized(word) in map(_normalized, text.split(MARK))
 
 
-def _places(words: Sequence[Token], wanted: str, option: str) -> list[int]:
-    places = [at for at, word in enumerate(words) if _plain(word.text) == _plain(wanted)]
-    if not places:
+def _indices(words: Sequence[Token], wanted: str, option: str) -> list[int]:
+    indices = [i for i, word in enumerate(words) if _normalized(word.text) == _normalized(wanted)]
+    if not indices:
         known = ", ".join(dict.fromkeys(_word(word) for word in words if not word.special))
         raise UsageError(f"{option}: the text has no word {quoted(wanted)}; it has {known}")
-    return places
+    return indices
 
 
 def _word(token: Token) -> str:
     return token.text.strip(MARK)
 
 
-def _plain(text: str) -> str:
+def _normalized(text: str) -> str:
     """Return a word in lower case without what surrounds its letters and digits."""
     word = text.strip(MARK).casefold()
-    inside = [at for at, sign in enumerate(word) if sign.isalnum()]
-    return word[inside[0] : inside[-1] + 1] if inside else word
+    alphanumeric = [i for i, char in enumerate(word) if char.isalnum()]
+    return word[alphanumeric[0] : alphanumeric[-1] + 1] if alphanumeric else word

@@ -61,13 +61,13 @@ def measure(
     seconds, memory = timed(lambda: outputs.extend(decode(sources)), device)
     note("one line at a time")
     single = [timed(partial(decode, [source]), device)[0] for source in sources[:SINGLE]]
-    some = sources[:: max(1, len(sources) // PROFILED)]
+    sample = sources[:: max(1, len(sources) // PROFILED)]
     if trace is not None:
-        note(f"{len(some)} lines under the profiler")
-        write_trace(trace, lambda: decode(some), device)
-    made: list[str] = []
-    operations = count_operations(lambda: made.extend(decode(some)))
-    how = f"beam {search.beam}" if search.method == "beam" else search.method
+        note(f"{len(sample)} lines under the profiler")
+        write_trace(trace, lambda: decode(sample), device)
+    sample_outputs: list[str] = []
+    operations = count_operations(lambda: sample_outputs.extend(decode(sample)))
+    search_name = f"beam {search.beam}" if search.method == "beam" else search.method
     return DecodingSpeed(
         device=device,
         threads=torch.get_num_threads(),
@@ -75,8 +75,8 @@ def measure(
         tokens_per_second=tokens(outputs) / seconds,
         peaks=peaks,
         peak_memory_bytes=memory,
-        operations_per_token=operations / max(1, tokens(made)),
-        search=how,
+        operations_per_token=operations / max(1, tokens(sample_outputs)),
+        search=search_name,
         lines=len(sources),
         lines_per_second=len(sources) / seconds,
         one_line_seconds=median(single),

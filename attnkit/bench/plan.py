@@ -21,7 +21,7 @@ class Candidate(NamedTuple):
     """A mechanism with options, labeled as on the command line; the baseline has no mechanism name."""
 
     label: str
-    word: str = ""
+    mechanism: str = ""
     options: Mapping[str, Any] = {}
 
 
@@ -52,21 +52,21 @@ class Sweep(NamedTuple):
 
 def candidate(text: str) -> Candidate:
     """Parse MECHANISM or MECHANISM:OPTION=VALUE,... such as local:window=128. Raises UsageError if it is invalid."""
-    word, _, rest = text.partition(":")
-    return Candidate(text, word, options_of_words(word, split_values(rest) if rest else []))
+    mechanism, _, rest = text.partition(":")
+    return Candidate(text, mechanism, options_of_words(mechanism, split_values(rest) if rest else []))
 
 
 def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Sweep]:
     """Return the sweep of the baseline, then those of the candidates; by default, linear ones get longer inputs."""
-    chosen = tuple(sorted(set(lengths or LENGTHS)))
+    base_lengths = tuple(sorted(set(lengths or LENGTHS)))
     swept = []
-    for one in candidates:
-        further = lengths is None and not mechanisms.resolve_capabilities(one.word, one.options).quadratic
-        swept.append(Sweep(one, (*chosen, LONGEST) if further else chosen))
-    return [Sweep(Candidate(BASELINE), chosen), *swept]
+    for entry in candidates:
+        longer = lengths is None and not mechanisms.resolve_capabilities(entry.mechanism, entry.options).quadratic
+        swept.append(Sweep(entry, (*base_lengths, LONGEST) if longer else base_lengths))
+    return [Sweep(Candidate(BASELINE), base_lengths), *swept]
 
 
-def measurable(words: Sequence[str], causal: bool) -> list[str]:
+def measurable(names: Sequence[str], causal: bool) -> list[str]:
     """Return the mechanisms that support causal attention, or attention in both directions."""
-    known = [(word, mechanisms.facts(word)) for word in words]
-    return [word for word, facts in known if (facts.causal if causal else facts.encoder)]
+    all_facts = [(name, mechanisms.facts(name)) for name in names]
+    return [name for name, facts in all_facts if (facts.causal if causal else facts.encoder)]

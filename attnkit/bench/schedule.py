@@ -61,63 +61,63 @@ def measure(
     for length in sorted({length for sweep in sweeps for length in sweep.lengths}):
         for candidate in (sweep.candidate for sweep in sweeps if length in sweep.lengths):
             note(f"length {length:,}: {candidate.label}")
-            passes, before = dict[str, Measure](), Measure()
+            passes, previous = dict[str, Measure](), Measure()
             for kind in PASSES:
-                before = failed.get((candidate.label, kind), before)
-                one = before if before.failure else _measure(workload, candidate, length, kind)
-                if one.failure:
-                    before = failed[candidate.label, kind] = one._replace(why="")
-                passes[kind] = one
+                previous = failed.get((candidate.label, kind), previous)
+                measurement = previous if previous.failure else _measure(workload, candidate, length, kind)
+                if measurement.failure:
+                    previous = failed[candidate.label, kind] = measurement._replace(why="")
+                passes[kind] = measurement
             yield Point(candidate.label, length, passes)
 
 
 def _measure(workload: Workload, candidate: Candidate, length: int, kind: str) -> Measure:
     """Measure the first run of a pass, and then rounds in which it alternates with the baseline."""
-    found, rounds = Measure(), list[tuple[float, float]]()
+    measurement, rounds = Measure(), list[tuple[float, float]]()
     where, budget = f"{candidate.label} at {length:,}", f"{workload.budget:g} s"
     try:
-        for name, value in _answers(workload, candidate, length, kind):
+        for name, value in _messages(workload, candidate, length, kind):
             if name == "first":
-                found = Measure(value[0], (value[0],), bytes=value[1])
+                measurement = Measure(value[0], (value[0],), bytes=value[1])
             elif name == "round":
                 rounds.append(value)
-            elif name == "error" and found.seconds is None:
+            elif name == "error" and measurement.seconds is None:
                 text = "out of memory" if value == "memory" else value
                 failure = text if value == "memory" else "failed"
-                found = Measure(failure=failure, why=f"{where}: {text}")
+                measurement = Measure(failure=failure, why=f"{where}: {text}")
     except TimeoutError:
-        if found.seconds is None:
+        if measurement.seconds is None:
             why = f"{where} took longer; the budget of a pass is {budget} (--budget)"
-            found = Measure(failure=f"> {budget}", why=why)
+            measurement = Measure(failure=f"> {budget}", why=why)
     if not rounds:
-        return found
+        return measurement
     samples = tuple(seconds for seconds, _ in rounds)
     ratio = statistics.median(base / seconds for seconds, base in rounds)
-    return found._replace(seconds=statistics.median(samples), samples=samples, ratio=ratio)
+    return measurement._replace(seconds=statistics.median(samples), samples=samples, ratio=ratio)
 
 
-def _answers(workload: Workload, *request: Any) -> Iterator[tuple[str, Any]]:
+def _messages(workload: Workload, *request: Any) -> Iterator[tuple[str, Any]]:
     """Yield the messages of a new process of the fork server. Raises TimeoutError if a message is late."""
     from attnkit.bench.worker import serve
 
-    context, own = multiprocessing.get_context("forkserver"), multiprocessing.current_process()
+    context, parent = multiprocessing.get_context("forkserver"), multiprocessing.current_process()
     context.set_forkserver_preload(PRELOAD)
-    own._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
-    connection, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=serve, args=(theirs, workload, *request), daemon=True)
+    parent._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
+    connection, child = context.Pipe(duplex=False)
+    process = context.Process(target=serve, args=(child, workload, *request), daemon=True)
     try:
         with starting_processes():
             process.start()
     except (EOFError, ConnectionError):
         yield "error", "the process that others are started from was killed"
         return
-    theirs.close()
+    child.close()
     try:
-        patience = START + workload.budget
-        while connection.poll(patience):
-            answer = connection.recv()
-            yield answer
-            patience = workload.budget + START * (answer[0] != "ready")
+        timeout = START + workload.budget
+        while connection.poll(timeout):
+            message = connection.recv()
+            yield message
+            timeout = workload.budget + START * (message[0] != "ready")
         raise TimeoutError
     except (EOFError, ConnectionError):
         process.join(5)
@@ -136,9 +136,9 @@ def fit(curve: Sequence[tuple[int, float]]) -> Fit | None:
     Fits lengths in LOW..HIGH, or all if fewer than two are in that range.
     """
     usable = [(length, value) for length, value in curve if value > 0]
-    inside = [(length, value) for length, value in usable if LOW <= length <= HIGH]
-    chosen = inside if len(inside) > 1 else usable
-    if len(chosen) < 2:
+    in_range = [(length, value) for length, value in usable if LOW <= length <= HIGH]
+    fitted = in_range if len(in_range) > 1 else usable
+    if len(fitted) < 2:
         return None
-    xs, ys = ([math.log(number) for number in column] for column in zip(*chosen, strict=True))
-    return Fit(statistics.linear_regression(xs, ys).slope, chosen[0][0], chosen[-1][0])
+    xs, ys = ([math.log(number) for number in column] for column in zip(*fitted, strict=True))
+    return Fit(statistics.linear_regression(xs, ys).slope, fitted[0][0], fitted[-1][0])

@@ -72,13 +72,13 @@ def write_trace(path: Path, work: Callable[[], object], device: str) -> None:
 
 def peak(precision: str, device: str) -> float:
     """Return the operations per second (two per multiplication) of the fastest large matrix product."""
-    best = 0.0
+    fastest = 0.0
     with torch.no_grad():
         for side in SIDES:
-            one, two = torch.randn(2, side, side, device=device).to(DTYPES[precision])
-            product(one, two)
+            a, b = torch.randn(2, side, side, device=device).to(DTYPES[precision])
+            product(a, b)
             for _ in range(REPEATS):
                 start = clock(device)
-                product(one, two)
-                best = max(best, 2 * side**3 / (clock(device) - start))
-    return best
+                product(a, b)
+                fastest = max(fastest, 2 * side**3 / (clock(device) - start))
+    return fastest

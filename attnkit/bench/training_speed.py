@@ -54,7 +54,7 @@ def training_speed(
     with training_on(recipe, prepared, precision, device) as training:
         update = training.advance
         note(f"{WARM} + {updates} updates")
-        before = peak(precision, device)
+        peak_before = peak(precision, device)
         for _ in range(WARM):
             update()
         tokens = training.progress.tokens
@@ -74,7 +74,7 @@ def training_speed(
         seconds=seconds / updates,
         tokens_per_second=speed,
         operations_per_token=operations,
-        peaks=peaks | {precision: max(before, peaks[precision])},
+        peaks=peaks | {precision: max(peak_before, peaks[precision])},
         peak_memory_bytes=memory,
         precision=precision,
         updates=updates,
@@ -91,9 +91,9 @@ def training_on(recipe: Recipe, prepared: PreparedData, precision: str, device: 
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
     with tempfile.TemporaryDirectory(dir=process_folder(), ignore_cleanup_errors=True) as folder:
         run = Run.create(Path(folder) / "run", recipe, name="bench", variant="base", seed=1)
-        place = (torch.device(device), precision, StopSignals())
+        settings = (torch.device(device), precision, StopSignals())
         with run.lock():
-            training = Training(TrainingJob(recipe, prepared, run, recipe.train.seeds[0], *place))
+            training = Training(TrainingJob(recipe, prepared, run, recipe.train.seeds[0], *settings))
             training.resume()
             try:
                 yield training

@@ -24,7 +24,7 @@ WARM_UP_LENGTH = 64
 MEMORY_SHARE = 0.95
 """Fraction of the free memory that a process may use."""
 
-Answer = tuple[str, Any]
+Message = tuple[str, Any]
 
 
 class Fused(Attention):
@@ -40,7 +40,7 @@ class Inputs:
 
     def __init__(self, workload: Workload, length: int) -> None:
         self.workload, self.length = workload, length
-        self.kind = getattr(torch, workload.dtype)
+        self.dtype = getattr(torch, workload.dtype)
         self.mask = Mask.packed(length, torch.device(workload.device), causal=workload.causal)
         self._tensors: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
@@ -48,7 +48,7 @@ class Inputs:
         """Return a random tensor [B, *shape]."""
         if (name, shape) not in self._tensors:
             size, device = (self.workload.batch, *shape), self.workload.device
-            tensor = torch.randn(size, dtype=self.kind, device=device, requires_grad=True)
+            tensor = torch.randn(size, dtype=self.dtype, device=device, requires_grad=True)
             self._tensors[name, shape] = tensor
         return self._tensors[name, shape]
 
@@ -65,10 +65,10 @@ class Runner:
     """Passes of a candidate at one length; layers that differ by depth run one after the other."""
 
     def __init__(self, candidate: Candidate, inputs: Inputs) -> None:
-        word, options = candidate.word, candidate.options
-        count = len(mechanisms.layer_schedule(word, options)) if word else 1
+        mechanism, options = candidate.mechanism, candidate.options
+        count = len(mechanisms.layer_schedule(mechanism, options)) if mechanism else 1
         self.calls = [_call(candidate, inputs, depth) for depth in range(count)]
-        self.gradient = torch.ones((), dtype=inputs.kind, device=inputs.workload.device)
+        self.gradient = torch.ones((), dtype=inputs.dtype, device=inputs.workload.device)
         self.device = inputs.workload.device
 
     def run(self, kind: str) -> None:
@@ -79,8 +79,8 @@ class Runner:
             with torch.set_grad_enabled(backward):
                 y = forward()
                 if backward:
-                    wanted = [*sources, *module.parameters()]
-                    torch.autograd.grad(y, wanted, self.gradient.expand_as(y), allow_unused=True)
+                    tensors = [*sources, *module.parameters()]
+                    torch.autograd.grad(y, tensors, self.gradient.expand_as(y), allow_unused=True)
 
     def seconds(self, kind: str, times: int = 1) -> float:
         """Return the seconds of one pass of one layer, averaged over `times` passes."""
@@ -94,27 +94,27 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
     """Build the layer at a depth, with its inputs."""
     workload, length = inputs.workload, inputs.length
     heads, width = workload.heads, workload.heads * workload.head_width
-    if candidate.word:
+    if candidate.mechanism:
         layer = MultiHead.build(
-            candidate.word, width, heads, length, depth=depth, causal=workload.causal, **candidate.options
+            candidate.mechanism, width, heads, length, depth=depth, causal=workload.causal, **candidate.options
         )
     else:
         layer = MultiHead(width, Fused(Shape(heads, workload.head_width, length)))
-    layer.to(workload.device, inputs.kind)
+    layer.to(workload.device, inputs.dtype)
     if workload.layer:
         x = inputs.tensor("x", length, width)
         return Call(layer, [x], lambda: layer(x, inputs.mask).y)
-    given, mechanism = {}, layer.mechanism
+    tensors, mechanism = {}, layer.mechanism
     for name in mechanism.uses:
         each = {"q": mechanism.query_sets, "k": mechanism.key_sets, "v": mechanism.value_sets}
         sets = each.get(name, 1)
         count = sets * (mechanism.key_heads if name in "kv" else heads)
         size = mechanism.gates if name == "g" else workload.head_width
-        given[name] = inputs.tensor(name, count, length, size)
-    k, v, gates = (given.get(name) for name in "kvg")
-    queries = [given[name] for name in "qx" if name in given]
+        tensors[name] = inputs.tensor(name, count, length, size)
+    k, v, gates = (tensors.get(name) for name in "kvg")
+    queries = [tensors[name] for name in "qx" if name in tensors]
     q = torch.cat(queries, 1) if queries else None
-    return Call(mechanism, [*given.values()], lambda: mechanism(q, k, v, inputs.mask, gates=gates).y)
+    return Call(mechanism, [*tensors.values()], lambda: mechanism(q, k, v, inputs.mask, gates=gates).y)
 
 
 def serve(connection: Connection, workload: Workload, candidate: Candidate, length: int, kind: str) -> None:
@@ -129,8 +129,8 @@ def serve(connection: Connection, workload: Workload, candidate: Candidate, leng
     torch.manual_seed(0)
     with suppress(ConnectionError):
         try:
-            for answer in probe(workload, candidate, length, kind):
-                connection.send(answer)
+            for message in probe(workload, candidate, length, kind):
+                connection.send(message)
         except ConnectionError:
             raise
         except Exception as error:
@@ -142,7 +142,7 @@ def serve(connection: Connection, workload: Workload, candidate: Candidate, leng
             connection.send(("error", text))
 
 
-def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> Iterator[Answer]:
+def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> Iterator[Message]:
     """Yield that the mechanism is built, seconds and peak bytes of its first pass, then rounds of samples.
 
     A round has the seconds of the candidate and of the baseline, which alternate.
@@ -151,20 +151,20 @@ def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> I
     inputs = Inputs(workload, length)
     runner = Runner(candidate, inputs)
     yield "ready", None
-    before = reset_peak_memory(workload.device)
+    base_memory = reset_peak_memory(workload.device)
     first = runner.seconds(kind)
     peak = peak_memory(workload.device)
-    yield "first", (first, None if before is None or peak is None else max(0, peak - before))
-    turns = [runner, Runner(Candidate(BASELINE), inputs)] if candidate.word else [runner]
-    known = [first, *(one.seconds(kind) for one in turns[1:])]
-    times = [max(1, round(SHORTEST_SAMPLE / max(seconds, 1e-6))) for seconds in known]
-    pairs = list(zip(turns, times, strict=True))
+    yield "first", (first, None if base_memory is None or peak is None else max(0, peak - base_memory))
+    runners = [runner, Runner(Candidate(BASELINE), inputs)] if candidate.mechanism else [runner]
+    pass_seconds = [first, *(r.seconds(kind) for r in runners[1:])]
+    counts = [max(1, round(SHORTEST_SAMPLE / max(seconds, 1e-6))) for seconds in pass_seconds]
+    pairs = list(zip(runners, counts, strict=True))
     for number in range(workload.repeats):
         if number and (number + 1) * first > workload.budget:
             return
         order = pairs if number % 2 == 0 else pairs[::-1]
         samples = {runner: runner.seconds(kind, count) for runner, count in order}
-        yield "round", (samples[runner], samples[turns[-1]])
+        yield "round", (samples[runner], samples[runners[-1]])
 
 
 def _limit_memory() -> None:

@@ -56,9 +56,9 @@ AXES = {
     "state": "state of the decoder",
     "length": "length",
 }
-OF_SCORES = ("parameters", "state", "length")
+SCORE_AXES = ("parameters", "state", "length")
 """Axes that only scores have."""
-WIDE = 8
+LOG_RATIO = 8
 """Ratio of the largest to the smallest value of a key from which its axis is logarithmic."""
 LOSS = "validation-loss"
 TIMES = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
@@ -90,7 +90,7 @@ class Curves:
     @property
     def points(self) -> list[Point]:
         """The points of all lines."""
-        return [point for one in self.series for line in one.lines for point in line]
+        return [point for series in self.series for line in series.lines for point in line]
 
 
 class RunGroup(NamedTuple):
@@ -131,8 +131,8 @@ def learning_curves(
         listed = " and ".join(f"{task} ({path})" for task, path in tasks.items())
         raise UsageError(f"runs of different tasks have no common axis: {listed}; plot one task")
     for name in names:
-        _check(name, x, runs)
-    if x in OF_SCORES and not names:
+        _check_name(name, x, runs)
+    if x in SCORE_AXES and not names:
         names = (SCORE,)
     logs = _logs(runs, note) if not names or any(name in CURVES for name in names) else {}
     groups = _groups(runs)
@@ -143,37 +143,37 @@ def learning_curves(
     for name in names or ("training-loss", "validation-loss" if loss else "validation-metric"):
         if name in CURVES:
             curves = _logged(name, x or "updates", groups, logs, monitors)
-            able = [group.name for group in groups if any(run.path in logs for run in group.runs)]
+            plottable = [group.name for group in groups if any(run.path in logs for run in group.runs)]
         else:
-            curves, able = _scores(name, x or "time", groups, note), [g.name for g in groups]
+            curves, plottable = _scores(name, x or "time", groups, note), [g.name for g in groups]
         present = [series.name for series in curves.series]
         if present:
             drawn.append(curves)
-            if missing := [name for name in able if name not in present]:
+            if missing := [name for name in plottable if name not in present]:
                 note(f"{', '.join(missing)}: without {curves.title} so far")
         elif names:
-            raise UsageError(_nothing(name, x, runs))
+            raise UsageError(_why_nothing(name, x, runs))
     if any(curves.title.endswith(" loss") for curves in drawn):
         hashes = [run.manifest.hashes for run in runs if run.path in logs]
-        if len({(one.get("data"), one.get("tokenizer")) for one in hashes}) > 1:
+        if len({(entry.get("data"), entry.get("tokenizer")) for entry in hashes}) > 1:
             note("the runs differ in data or tokenizer: their losses are not comparable")
     return drawn
 
 
-def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
+def _check_name(name: str, x: str | None, runs: Sequence[Run]) -> None:
     """Raise UsageError if a name is unknown or has no such axis."""
     if name in CURVES:
-        if x in OF_SCORES:
+        if x in SCORE_AXES:
             raise UsageError(f"{name} has no axis of {x}; that one is for --y {SCORE}")
         return
-    known = [*CURVES, SCORE, *dict.fromkeys(m for run in runs for _, m, _ in scores_of(run))]
-    if name not in known:
-        why = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that; "
-        why = why if name in METRICS else ""
-        raise UsageError(f"--y {quoted(name)}: {why}{hint(name, [*known, *VIEWS])}")
+    known_names = [*CURVES, SCORE, *dict.fromkeys(m for run in runs for _, m, _ in scores_of(run))]
+    if name not in known_names:
+        advice = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that; "
+        advice = advice if name in METRICS else ""
+        raise UsageError(f"--y {quoted(name)}: {advice}{hint(name, [*known_names, *VIEWS])}")
 
 
-def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
+def _why_nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
     if name in CURVES:
         return f"--y {name}: no run has logged it yet"
     if x == "length":
@@ -215,23 +215,23 @@ def _groups(runs: Sequence[Run]) -> list[RunGroup]:
         recipe = tuple(values[run.path].items())
         groups.setdefault((run.name, run.variant, run.path.parent, recipe), []).append(run)
     first = [group[0] for group in groups.values()]
-    several = len({run.name for run in runs}) > 1
-    names = [f"{run.name} {run.variant}" if several else run.variant for run in first]
+    several_recipes = len({run.name for run in runs}) > 1
+    names = [f"{run.name} {run.variant}" if several_recipes else run.variant for run in first]
     for name in {name for name in names if names.count(name) > 1}:
-        at = [place for place, other in enumerate(names) if other == name]
-        alike = [first[place] for place in at]
-        for place, mark in zip(at, _marks(alike, [values[r.path] for r in alike]), strict=True):
-            names[place] = f"{name} ({mark})"
+        positions = [position for position, other in enumerate(names) if other == name]
+        same_name = [first[position] for position in positions]
+        for position, label in zip(positions, _labels(same_name, [values[r.path] for r in same_name]), strict=True):
+            names[position] = f"{name} ({label})"
     return [RunGroup(name, group) for name, group in zip(names, groups.values(), strict=True)]
 
 
-def _marks(runs: Sequence[Run], recipes: Sequence[Mapping[str, str]]) -> list[str]:
+def _labels(runs: Sequence[Run], recipes: Sequence[Mapping[str, str]]) -> list[str]:
     """Return labels that distinguish runs of one variant: one or two recipe keys, otherwise folders."""
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
-    differ = [key for key in keys if len({recipe.get(key) for recipe in recipes}) > 1]
-    marks = [", ".join(f"{key}: {recipe.get(key)}" for key in differ) for recipe in recipes]
-    if len(differ) <= 2 and len({*marks}) == len(runs):
-        return marks
+    differing_keys = [key for key in keys if len({recipe.get(key) for recipe in recipes}) > 1]
+    labels = [", ".join(f"{key}: {recipe.get(key)}" for key in differing_keys) for recipe in recipes]
+    if len(differing_keys) <= 2 and len({*labels}) == len(runs):
+        return labels
     folders = [run.path.parent.parent.as_posix() for run in runs]
     return folders if len({*folders}) == len(runs) else [run.path.as_posix() for run in runs]
 
@@ -246,10 +246,8 @@ def _logged(name: str, x: str, groups: Sequence[RunGroup], logs: Logs, monitors:
                 "validation-loss, or runs of one metric"
             )
         title = f"validation {title_of(*monitors or ['loss'])}"
-    series = (
-        one for group in groups for one in group.series(_line(curve, x, logs.get(run.path, ())) for run in group.runs)
-    )
-    return _in_units(Curves(title, x, tuple(series), from_zero=True))
+    series = tuple(s for g in groups for s in g.series(_line(curve, x, logs.get(run.path, ())) for run in g.runs))
+    return _in_units(Curves(title, x, series, from_zero=True))
 
 
 def _line(curve: Logged, x: str, records: Sequence[Record]) -> tuple[Point, ...]:
@@ -258,34 +256,34 @@ def _line(curve: Logged, x: str, records: Sequence[Record]) -> tuple[Point, ...]
     for record in records:
         tokens = _number(record.get("tokens")) or tokens
         seconds = _number(record.get(curve.seconds))
-        at = {"updates": record["step"], "tokens": tokens, "time": seconds}[x]
+        x_value = {"updates": record["step"], "tokens": tokens, "time": seconds}[x]
         value = _number(record.get(curve.key))
-        if at is not None and value is not None:
-            points.append((float(at), value))
+        if x_value is not None and value is not None:
+            points.append((float(x_value), value))
     return tuple(points)
 
 
 def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves:
     """Return one metric of the evaluations: one point per run, or one per length."""
     metric = None if name == SCORE else name
-    found = (scores_of(run, metric) for group in groups for run in group.runs)
-    split, metric, _ = next((scores[0] for scores in found if scores), ("", "", 0.0))
-    part = ScoredSplit.of(split)
-    title = f"{title_of(metric)} on {part.split if part.length else split}"
-    if part.length and x != "length":
-        title += f" at length {part.length}"
+    all_scores = (scores_of(run, metric) for group in groups for run in group.runs)
+    split, metric, _ = next((scores[0] for scores in all_scores if scores), ("", "", 0.0))
+    scored = ScoredSplit.of(split)
+    title = f"{title_of(metric)} on {scored.split if scored.length else split}"
+    if scored.length and x != "length":
+        title += f" at length {scored.length}"
     series, conditions = list[Series](), set[tuple[str, ...]]()
     for group in groups:
         lines = []
-        state = _state(group.runs[0], part.length) if x == "state" else None
+        state = _state(group.runs[0], scored.length) if x == "state" else None
         for run in group.runs:
-            scores = {place: score for place, _, score in scores_of(run, metric)}
-            at, line = state or _spent(run, x), list[Point]()
-            if part.length and x == "length":
-                parts = ((ScoredSplit.of(place), score) for place, score in scores.items())
-                line = sorted((p.length, s) for p, s in parts if p.length and p.split == part.split)
-            elif at is not None and split in scores:
-                line = [(at, scores[split])]
+            scores = {name: score for name, _, score in scores_of(run, metric)}
+            x_value, line = state or _cost_of(run, x), list[Point]()
+            if scored.length and x == "length":
+                parts = ((ScoredSplit.of(name), score) for name, score in scores.items())
+                line = sorted((p.length, s) for p, s in parts if p.length and p.split == scored.split)
+            elif x_value is not None and split in scores:
+                line = [(x_value, scores[split])]
             lines.append(tuple(line))
             if line and split in scores:
                 entry = run.scores()[split]  # scores are comparable if these are equal
@@ -298,11 +296,11 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     curves = _in_units(Curves(title, x, tuple(series), log_x=x == "state"))
     if x != "length":
         return curves
-    made = corpus_cards.row_length(groups[0].runs[0].recipe.data.corpus)
-    return replace(curves, x=f"length of the text ({made.unit if made else 'tokens'})", log_x=True)
+    row_length = corpus_cards.row_length(groups[0].runs[0].recipe.data.corpus)
+    return replace(curves, x=f"length of the text ({row_length.unit if row_length else 'tokens'})", log_x=True)
 
 
-def _spent(run: Run, x: str) -> float | None:
+def _cost_of(run: Run, x: str) -> float | None:
     """Return the number of parameters of a run, or the updates, tokens or seconds of a finished run."""
     spent: dict[str, float | None] = {"parameters": run.manifest.parameters}
     if done := run.manifest.finished:
@@ -325,14 +323,14 @@ def _state(run: Run, length: int | None) -> float | None:
 
 def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
     """Return the Pareto front of the means of the series: scores that no equal or smaller x exceeds."""
-    means = sorted((mean(line[0][0] for line in one.lines), mean(line[0][1] for line in one.lines)) for one in series)
+    means = sorted((mean(line[0][0] for line in s.lines), mean(line[0][1] for line in s.lines)) for s in series)
     sign, best = -1.0 if better == "lower" else 1.0, -math.inf
     front = []
-    for at in dict.fromkeys(x for x, _ in means):
-        score = max(sign * y for x, y in means if x == at)
+    for cost in dict.fromkeys(x for x, _ in means):
+        score = max(sign * y for x, y in means if x == cost)
         if score > best:
             best = score
-            front.append((at, sign * score))
+            front.append((cost, sign * score))
     return tuple(front)
 
 
@@ -342,12 +340,12 @@ def _in_units(curves: Curves) -> Curves:
         return replace(curves, x=f"{AXES['state']} (bytes)")
     if curves.x != "time":
         return replace(curves, x=AXES[curves.x])
-    most = max((at for at, _ in curves.points), default=0.0)
-    _, unit, name = next(one for one in TIMES if most >= one[0])
-    series = (
-        Series(one.name, tuple(tuple((at / unit, y) for at, y in line) for line in one.lines)) for one in curves.series
+    longest = max((x for x, _ in curves.points), default=0.0)
+    _, unit, name = next(row for row in TIMES if longest >= row[0])
+    series = tuple(
+        replace(s, lines=tuple(tuple((x / unit, y) for x, y in line) for line in s.lines)) for s in curves.series
     )
-    return replace(curves, x=f"{AXES['time']} ({name})", series=tuple(series))
+    return replace(curves, x=f"{AXES['time']} ({name})", series=series)
 
 
 def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -> Curves:
@@ -358,38 +356,38 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
     """
     if any(name != LOSS for name in names):
         raise UsageError(f"--x {key}: draws what was validated; leave out --y, or use --y {LOSS}")
-    several = len({run.name for run in runs}) > 1
-    tried, others, monitors = dict[str, Lines](), dict[str, Lines](), dict[str, None]()
+    several_recipes = len({run.name for run in runs}) > 1
+    trial_lines, other_lines, monitors = dict[str, Lines](), dict[str, Lines](), dict[str, None]()
     for run in runs:
         trial = run.manifest.trial
         value = _value_of(run, key, trial)
         if value is None:
             continue
-        row = trial.variant if trial else _row_of(run.variant, key)
-        row = f"{run.name} {row}" if several else row
+        row = trial.variant if trial else _without_key(run.variant, key)
+        row = f"{run.name} {row}" if several_recipes else row
         if trial and trial.diverged:
             note(f"{row}: {key}={trial.value} diverged, so it is not drawn")
             continue
         record = run.log.validation(run.outcome.step) if run.finished else None
-        measured = None if record is None else record.valid_loss if names else record.value
-        if record is None or measured is None:
+        result = None if record is None else record.valid_loss if names else record.value
+        if record is None or result is None:
             note(f"{run.path}: not finished, so it is not drawn")
             continue
         monitors[record.monitor] = None
-        lines = (tried if trial else others).setdefault(row, {})
-        lines.setdefault(run.seed, {})[value] = measured
-    found = others | tried
-    if not found:
+        lines = (trial_lines if trial else other_lines).setdefault(row, {})
+        lines.setdefault(run.seed, {})[value] = result
+    lines_by_row = other_lines | trial_lines
+    if not lines_by_row:
         raise UsageError(f"--x {key}: no run here has a value of it")
     if len(monitors) > 1 and not names:
         raise UsageError(f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}")
     series = tuple(
-        Series(row, tuple(tuple(sorted(line.items())) for line in found[row].values()))
-        for row in dict.fromkeys([*tried, *others])
+        Series(row, tuple(tuple(sorted(line.items())) for line in lines_by_row[row].values()))
+        for row in dict.fromkeys([*trial_lines, *other_lines])
     )
-    values = [value for lines in found.values() for line in lines.values() for value in line]
-    wide = min(values) > 0 and max(values) >= WIDE * min(values)
-    return Curves(f"validation {title_of('loss' if names else next(iter(monitors)))}", key, series, log_x=wide)
+    values = [value for lines in lines_by_row.values() for line in lines.values() for value in line]
+    log_x = min(values) > 0 and max(values) >= LOG_RATIO * min(values)
+    return Curves(f"validation {title_of('loss' if names else next(iter(monitors)))}", key, series, log_x=log_x)
 
 
 def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:
@@ -406,11 +404,11 @@ def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:
         raise UsageError(f"--x {key}: its values are no numbers ({text}, {run.path})") from None
 
 
-def _row_of(variant: str, key: str) -> str:
+def _without_key(variant: str, key: str) -> str:
     """Return the name of a variant without the value that a sweep of the key added to it."""
     parts = key.split(".")
-    marks = tuple(f"{'.'.join(parts[at:])}=" for at in range(len(parts)))
-    return ",".join(p for p in variant.split(",") if not p.startswith(marks)) or variant
+    prefixes = tuple(f"{'.'.join(parts[start:])}=" for start in range(len(parts)))
+    return ",".join(p for p in variant.split(",") if not p.startswith(prefixes)) or variant
 
 
 def _number(value: Any) -> float | None:

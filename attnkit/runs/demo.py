@@ -39,7 +39,7 @@ def named(text: str) -> str:
 def _require(folder: Path) -> Path:
     """Return the folder if its files equal the package's; scores may have been added."""
     manifest = folder / layout.MANIFEST
-    json_files.opened(files.read_json(manifest), json_files.Manifest, str(manifest))
+    json_files.validate_manifest(files.read_json(manifest), json_files.Manifest, str(manifest))
     for name, digest in json_files.read(SHIPPED / layout.MANIFEST, json_files.Manifest).files.items():
         if files.sha256_file(folder / name) != digest:
             raise DataError(f"{folder / name}: is not the file of the package")

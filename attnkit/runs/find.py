@@ -8,7 +8,7 @@ from typing import Any
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
 from attnkit.runs.demo import located
-from attnkit.runs.layout import MANIFEST, MODEL, is_results_file, near, require_runs, run_paths
+from attnkit.runs.layout import MANIFEST, MODEL, is_results_file, require_runs, run_paths, runs_hint
 from attnkit.runs.run import MAKES_RUNS, Run
 from attnkit.storage.files import require_folder
 
@@ -24,7 +24,7 @@ def is_run(name: str) -> bool:
     if path.is_dir() and not (path / CONFIG).exists():
         raise MissingInputError(
             f"{name}: neither a finished run ({MANIFEST}) nor a Hugging Face model ({CONFIG}) is "
-            f"here{near(path) or '; a run is a seed-N folder'}"
+            f"here{runs_hint(path) or '; a run is a seed-N folder'}"
         )
     if not path.exists() and len(path.parts) > 1 and Path(path.parts[0]).exists():
         require_folder(path, "folder", "; `attnkit train RECIPE` makes runs")
@@ -44,10 +44,10 @@ def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run
 def baselines(runs: Iterable[Run], named: Mapping[str | None, str] = {}) -> dict[str | None, str]:
     """Return each recipe's baseline, from `named` or its first run; the variant of that run replaces a missing one."""
     runs, found = list(runs), dict[str | None, str]()
-    here = {(run.name, run.variant) for run in runs}
+    available = {(run.name, run.variant) for run in runs}
     for run in runs:
         chosen = named.get(run.name, run.manifest.baseline or run.variant)
-        found.setdefault(run.name, chosen if (run.name, chosen) in here else run.variant)
+        found.setdefault(run.name, chosen if (run.name, chosen) in available else run.variant)
     return found
 
 
@@ -83,15 +83,15 @@ def find_runs(
             elif run.finished or unfinished:
                 found.setdefault(path.resolve(), run)
             else:
-                why = f"{MODEL} is missing" if run.manifest.finished else "training is not finished"
-                skipped.append(f"{path}: {why}; skipped")
+                reason = f"{MODEL} is missing" if run.manifest.finished else "training is not finished"
+                skipped.append(f"{path}: {reason}; skipped")
     if not found and damaged:
         raise damaged[0]
     if not found:
         where = ", ".join(map(str, folders)) or "no folder given"
-        why = f"{len(skipped)} unfinished" if skipped else "`attnkit train RECIPE` makes one"
+        reason = f"{len(skipped)} unfinished" if skipped else "`attnkit train RECIPE` makes one"
         kind = "run" if unfinished else "finished run"
-        raise MissingInputError(f"{where}: no {kind} is here ({why})")
+        raise MissingInputError(f"{where}: no {kind} is here ({reason})")
     for text in skipped:
         note(text)
     return sorted(found.values(), key=order)
@@ -105,10 +105,10 @@ def order(run: Run) -> tuple[Any, ...]:
     """
     listed, baseline = run.manifest.variants or [], run.manifest.baseline
     if run.variant in listed and (baseline is None or baseline in listed):
-        place = listed.index(run.variant)
+        position = listed.index(run.variant)
     else:  # in a converted run that was tuned, the list has only the run's own variant
-        place = 0 if run.variant == baseline else sys.maxsize
-    return run.name, "=" in run.variant, place, run.variant, run.seed
+        position = 0 if run.variant == baseline else sys.maxsize
+    return run.name, "=" in run.variant, position, run.variant, run.seed
 
 
 def one_task(runs: Iterable[Run], instead: str) -> str:

@@ -25,7 +25,7 @@ from attnkit.storage import files
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
-Form = TypeVar("Form", bound=BaseModel)
+SchemaT = TypeVar("SchemaT", bound=BaseModel)
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -41,11 +41,11 @@ class Entry(Schema):
     model_config = ConfigDict(frozen=True)
 
 
-class OnlyKnown(Schema):
+class WithoutNone(Schema):
     """Schema whose entries without a value are omitted when written."""
 
     @model_serializer(mode="wrap")
-    def _with_values(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {key: value for key, value in handler(self).items() if value is not None}
 
 
@@ -152,18 +152,18 @@ class Converted(InitialRun):
 
 SEALED = 2
 """Format of manifests that include their own SHA-256."""
-_OWN, _FORMAT = "sha256", "format"
+_SHA256, _FORMAT = "sha256", "format"
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
+def seal(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a manifest with the current format and the SHA-256 of all other entries."""
-    rest = {key: value for key, value in entries.items() if key not in (_OWN, _FORMAT)}
+    rest = {key: value for key, value in entries.items() if key not in (_SHA256, _FORMAT)}
     rest[_FORMAT] = SEALED
-    return {**rest, _OWN: files.sha256_json(rest)}
+    return {**rest, _SHA256: files.sha256_json(rest)}
 
 
-def opened(entries: Mapping[str, Any], schema: type[Form], where: str) -> Form:
+def validate_manifest(entries: Mapping[str, Any], schema: type[SchemaT], where: str) -> SchemaT:
     """Validate the entries of a manifest against their SHA-256 and the schema.
 
     A manifest of format `SEALED` must have the SHA-256. In older ones it may be missing, but then no unknown entry may
@@ -172,11 +172,11 @@ def opened(entries: Mapping[str, Any], schema: type[Form], where: str) -> Form:
     Raises:
         DataError: If the manifest was changed or is damaged.
     """
-    rest = {key: value for key, value in entries.items() if key != _OWN}
-    strange = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
-    sealed = _OWN in entries or rest.get(_FORMAT, 1) != 1 or any(map(_HASH.fullmatch, strange))
-    if sealed and entries.get(_OWN) != files.sha256_json(rest):
-        raise DataError(f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry {_OWN})")
+    rest = {key: value for key, value in entries.items() if key != _SHA256}
+    unknown = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
+    has_hash = _SHA256 in entries or rest.get(_FORMAT, 1) != 1 or any(map(_HASH.fullmatch, unknown))
+    if has_hash and entries.get(_SHA256) != files.sha256_json(rest):
+        raise DataError(f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry {_SHA256})")
     return parse(entries, schema, where)
 
 
@@ -229,7 +229,7 @@ class StoredMetric(Schema):
     signature: str = ""
 
 
-class StoredContexts(OnlyKnown):
+class StoredContexts(WithoutNone):
     """How questions were answered; None for settings that do not apply or are unknown."""
 
     method: str = ""
@@ -273,7 +273,7 @@ class StoredSearch(SearchConfig):
         return f"{self.method}{beam}-{digest}"
 
 
-class StoredScoring(OnlyKnown):
+class StoredScoring(WithoutNone):
     """How outputs were scored; extra entries are versions of packages."""
 
     tokenize: str | list[str] | None = None
@@ -288,9 +288,9 @@ class StoredScoring(OnlyKnown):
         return self.model_extra or {}
 
 
-def _known(chosen: Any) -> Any:
+def _none_if_incomplete(indices: Any) -> Any:
     """Return None for lists with missing items, which older versions wrote."""
-    return None if isinstance(chosen, list) and None in chosen else chosen
+    return None if isinstance(indices, list) and None in indices else indices
 
 
 class Decoding(Schema):
@@ -309,7 +309,7 @@ class Decoding(Schema):
     """Number of lines that were only partly read."""
     unfinished: Count = 0
     """Number of outputs that did not end within the maximum length."""
-    chosen: Annotated[list[Count] | None, BeforeValidator(_known)] = None
+    chosen: Annotated[list[Count] | None, BeforeValidator(_none_if_incomplete)] = None
     """Index of the deciding context of each answer; None if the method has none."""
     cut: Count = 0
     """Number of questions that lost some of their contexts."""
@@ -324,7 +324,7 @@ class StoredDigests(Schema):
     statistics: str = ""
 
 
-class StoredSplit(OnlyKnown):
+class StoredSplit(WithoutNone):
     """Entry of a split in scores.json."""
 
     metrics: dict[str, StoredMetric] = {}
@@ -387,12 +387,12 @@ class CheckpointManifest(Entry):
     log: Sha256 | None = None
 
 
-def read(path: Path, schema: type[Form], limit: int = files.JSON_LIMIT) -> Form:
+def read(path: Path, schema: type[SchemaT], limit: int = files.JSON_LIMIT) -> SchemaT:
     """Return a JSON file as a `schema` object. Raises MissingInputError without it, DataError if it does not fit."""
     return parse(files.read_json(path, limit), schema, str(path))
 
 
-def parse(value: Any, schema: type[Form], where: str) -> Form:
+def parse(value: Any, schema: type[SchemaT], where: str) -> SchemaT:
     """Validate a value by the schema. Raises DataError, which begins with `where`, if it does not fit."""
     try:
         return schema.model_validate(value)

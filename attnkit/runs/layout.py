@@ -22,7 +22,7 @@ TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
 RESULTS_FILE = ".results.tar.xz"
 """Suffix of results files, which are runs without weights; see attnkit.runs.packing."""
-OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
+RUN_FILES = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
 _OF_LENGTH = re.compile(r"(.+)\.length-(\d+)", re.ASCII)
 _OF_QUESTIONS = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)")
 
@@ -41,10 +41,10 @@ class ScoredSplit(NamedTuple):
     @classmethod
     def of(cls, name: str) -> "ScoredSplit":
         """Parse the name under which outputs and scores are stored."""
-        if found := _OF_LENGTH.fullmatch(name):
-            return cls(found[1], int(found[2]))
-        if found := _OF_QUESTIONS.fullmatch(name):
-            return cls(found[1], None, found[2], int(found[3]))
+        if match := _OF_LENGTH.fullmatch(name):
+            return cls(match[1], int(match[2]))
+        if match := _OF_QUESTIONS.fullmatch(name):
+            return cls(match[1], None, match[2], int(match[3]))
         return cls(name)
 
     def __str__(self) -> str:
@@ -78,10 +78,10 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 def refuse_part_of_run(path: Path) -> None:
     """Raise OutputPathError if the output of a command would replace a file of a run."""
-    whole = Path(os.path.realpath(path))  # accepts loops of links
-    for folder in whole.parents:
-        name = whole.relative_to(folder).parts[0]
-        if name in OWN and (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
+    real_path = Path(os.path.realpath(path))  # accepts loops of links
+    for folder in real_path.parents:
+        name = real_path.relative_to(folder).parts[0]
+        if name in RUN_FILES and (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
             raise OutputPathError(f"{path}: belongs to the run in {folder}; choose another name")
 
 
@@ -115,23 +115,23 @@ def run_paths(path: Path, *, trials: bool = False) -> Iterator[FoundPath]:
     """
     links, real = list[Path](), set[Path]()
     for found in _runs_below(path, 8, links):
-        near = found.path, found.path.parent, found.path.parent.parent
+        folders = found.path, found.path.parent, found.path.parent.parent
         real.add(found.path.resolve())
-        if trials or path in near or not _is_trial(found.path):
+        if trials or path in folders or not _is_trial(found.path):
             yield found
     for link in links:
-        runs = (one.path for one in _runs_below(link, 4, []) if link.exists() and not one.fault)
+        runs = (found.path for found in _runs_below(link, 4, []) if link.exists() and not found.fault)
         if not link.exists() or any(run.resolve() not in real for run in runs):
             yield FoundPath(link, "is a symbolic link, which is not followed; name it itself")
 
 
-def near(path: Path) -> str:
+def runs_hint(path: Path) -> str:
     """Return a hint at the runs below a folder that is not a run, for messages; empty if there are none."""
-    found = [one.path for one in run_paths(path) if one.path != path]
-    runs = [one for one in found if not is_results_file(one)]
-    what = "runs" if runs else "results, which have no weights,"
+    found = [below.path for below in run_paths(path) if below.path != path]
+    runs = [below for below in found if not is_results_file(below)]
+    kind = "runs" if runs else "results, which have no weights,"
     text = ", ".join(map(str, (runs or found)[:3]))
-    return f"; there are {what} in {text}" if text else ""
+    return f"; there are {kind} in {text}" if text else ""
 
 
 def _is_trial(path: Path) -> bool:
@@ -154,7 +154,7 @@ def _runs_below(path: Path, depth: int, links: list[Path]) -> Iterator[FoundPath
     except OSError as error:
         yield FoundPath(path, f"cannot be read: {error.strerror}")
         return
-    if _was_run(path.name, names):
+    if _looks_like_run(path.name, names):
         yield FoundPath(path)
         return
     for child in (path / name for name in names if depth and not name.startswith(".")):
@@ -168,13 +168,13 @@ def _runs_below(path: Path, depth: int, links: list[Path]) -> Iterator[FoundPath
                 yield FoundPath(child)
 
 
-def _was_run(name: str, inside: list[str]) -> bool:
+def _looks_like_run(name: str, entries: list[str]) -> bool:
     """Return whether a folder with this name and these files is a run, or what is left of a run."""
-    parts = {*inside} & {*OWN} - {LOCK}
-    most = {*inside} & {RECIPE, MANIFEST, MODEL, LOG, SCORES, CHECKPOINTS, TOKENIZERS[0]}
-    if EXPORTED in inside:
-        return {RECIPE, MANIFEST} <= most
-    return len(most) > 1 or bool(parts and SEED.fullmatch(name))
+    run_files = {*entries} & {*RUN_FILES} - {LOCK}
+    main_files = {*entries} & {RECIPE, MANIFEST, MODEL, LOG, SCORES, CHECKPOINTS, TOKENIZERS[0]}
+    if EXPORTED in entries:
+        return {RECIPE, MANIFEST} <= main_files
+    return len(main_files) > 1 or bool(run_files and SEED.fullmatch(name))
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from attnkit.storage.files import DISK
 
 WALL_CLOCK = ("seconds", "_per_second", "_bytes")
 """Suffixes of the keys whose values differ between repetitions of a training."""
-_NOTHING = hashlib.sha256().hexdigest()
+_EMPTY = hashlib.sha256().hexdigest()
 
 
 class Validation(Schema):
@@ -67,7 +67,7 @@ class Log:
 
     def validation(self, step: int) -> Validation | None:
         """Return the last validation at a step, or None. Raises DataError if a line or its value is damaged."""
-        found = [one for one in self.records() if one["step"] == step and "value" in one]
+        found = [record for record in self.records() if record["step"] == step and "value" in record]
         return parse(found[-1], Validation, f"{self.path}: the validation at step {step}") if found else None
 
     def content(self) -> bytes:
@@ -81,11 +81,11 @@ class Log:
 
     def sha256(self) -> str | None:
         """Return the SHA-256 of the log as this process wrote it, otherwise of the file; None without a log."""
-        there = self.path.exists()
+        exists = self.path.exists()
         if self._written is None:
-            return files.sha256_file(self.path) if there else None
+            return files.sha256_file(self.path) if exists else None
         digest = str(self._written.hexdigest())
-        return digest if there or digest != _NOTHING else None
+        return digest if exists or digest != _EMPTY else None
 
     def until(self, step: int | None) -> tuple[int, "hashlib._Hash"]:
         """Return bytes and SHA-256 of the records up to a step (None: none). Raises DataError if one is damaged."""
@@ -104,20 +104,20 @@ class Log:
             DataError: If a line up to the step is damaged, or these lines do not have the given SHA-256.
             MissingInputError: If the log is not a regular file.
         """
-        there = self.path.exists()
-        if there:
+        exists = self.path.exists()
+        if exists:
             files.check_file(self.path)
-        size, kept = self.until(step)
-        if sha256 not in (None, kept.hexdigest()):
+        size, digest = self.until(step)
+        if sha256 not in (None, digest.hexdigest()):
             raise DataError(
                 f"{self.path}: the records until step {step} are not those that were written (their SHA-256 differs "
                 "from the checkpoint's); restore them, or start over with --fresh"
             )
-        if there:
+        if exists:
             with files.writing(self.path), DISK.append(self.path) as file:
                 DISK.truncate(file, size)
                 DISK.fsync(file)
-        self._written = kept
+        self._written = digest
 
     def digest(self) -> str:
         """Return the SHA-256 of everything but wall-clock values: equal for resumed and uninterrupted runs."""

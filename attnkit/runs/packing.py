@@ -8,7 +8,7 @@ is an archive of the run's folder with at most recipe.yaml, manifest.json, metri
 JSON files of data/. `Run` opens it like a folder, without unpacking it to disk. It differs from its run:
 
 - weights, tokenizer, checkpoints and the rows that were scored are omitted;
-- metrics.jsonl is thinned to `MOST` intervals and as many validations;
+- metrics.jsonl is thinned to `MAX_RECORDS` intervals and as many validations;
 - outputs/<split>.stats.npz is stored without its own compression.
 
 The entry `left_out` of manifest.json records this; `files` keeps the SHA-256 of omitted files and has that of the
@@ -33,20 +33,20 @@ from attnkit.storage import files
 if TYPE_CHECKING:
     from attnkit.runs.run import Run
 
-LARGEST_FILE, LARGEST, MOST_FILES = 64 << 20, 256 << 20, 1000
+MAX_FILE_BYTES, MAX_BYTES, MAX_FILES = 64 << 20, 256 << 20, 1000
 """Maximum bytes of a results file, of all files in it, and their maximum number."""
 MEMORY = 128 << 20
 """Maximum bytes of memory for unpacking, besides the content; every preset of xz needs less."""
-INSIDE = re.compile(
+PACKED = re.compile(
     r"recipe\.yaml|manifest\.json|metrics\.jsonl|scores\.json"
     r"|outputs/[^/]+\.(hyp\.txt|stats\.npz)|data/[^/]+\.json"
 )
 """Names of files in a results file."""
 PRESET = 6
 """Preset of xz: blocks of 8 MB, for which packing needs 100 MB of memory and unpacking 9 MB."""
-MOST = 100
+MAX_RECORDS = 100
 """Maximum number of log intervals that are kept, and of validations."""
-EPOCH = 315532800
+MTIME = 315532800
 """Modification time of every file in an archive: 1980-01-01, which no tar considers implausible."""
 _DAMAGE = (lzma.LZMAError, tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)
 
@@ -62,14 +62,14 @@ def read_results(path: Path) -> dict[str, bytes]:
         DataError: If the file is damaged, or not a results file.
     """
     with files.open_file(path) as file, files.reading(path):
-        packed = file.read(LARGEST_FILE + 1)
+        packed = file.read(MAX_FILE_BYTES + 1)
     try:
-        if len(packed) > LARGEST_FILE:
-            raise ValueError(f"larger than {LARGEST_FILE >> 20} MB")
+        if len(packed) > MAX_FILE_BYTES:
+            raise ValueError(f"larger than {MAX_FILE_BYTES >> 20} MB")
         unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
-        content = unpacker.decompress(packed, LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"holds more than {LARGEST >> 20} MB")
+        content = unpacker.decompress(packed, MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"holds more than {MAX_BYTES >> 20} MB")
         if not unpacker.eof or unpacker.unused_data:
             raise ValueError("cut off" if not unpacker.eof else "something follows it")
         return dict(_members(content))
@@ -84,24 +84,24 @@ def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield names in the run and contents. Raises ValueError for anything that does not belong there."""
     names = set[str]()
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-        members = list(islice(archive, MOST_FILES + 1))
-        if len(members) > MOST_FILES:
-            raise ValueError(f"more than {MOST_FILES} files")
-        manifests = [one.name for one in members if one.name.endswith(f"/{layout.MANIFEST}")]
+        members = list(islice(archive, MAX_FILES + 1))
+        if len(members) > MAX_FILES:
+            raise ValueError(f"more than {MAX_FILES} files")
+        manifests = [member.name for member in members if member.name.endswith(f"/{layout.MANIFEST}")]
         if len(manifests) != 1:
             raise ValueError(f"{len(manifests)} files {layout.MANIFEST}, should be one")
         folder = manifests[0].removesuffix(layout.MANIFEST)
-        for one in members:
-            name = one.name.removeprefix(folder)
-            shown = json.dumps(one.name[:100])
-            if one.type != tarfile.REGTYPE or one.issparse():
-                raise ValueError(f"{shown} is no plain file")
-            if not one.name.startswith(folder) or not INSIDE.fullmatch(name) or name in names:
-                raise ValueError(f"{shown} does not belong in it")
-            file = archive.extractfile(one)
+        for member in members:
+            name = member.name.removeprefix(folder)
+            quoted = json.dumps(member.name[:100])
+            if member.type != tarfile.REGTYPE or member.issparse():
+                raise ValueError(f"{quoted} is no plain file")
+            if not member.name.startswith(folder) or not PACKED.fullmatch(name) or name in names:
+                raise ValueError(f"{quoted} does not belong in it")
+            file = archive.extractfile(member)
             data = b"" if file is None else file.read()
-            if len(data) != one.size:
-                raise ValueError(f"{shown} is cut off")
+            if len(data) != member.size:
+                raise ValueError(f"{quoted} is cut off")
             names.add(name)
             yield name, data
 
@@ -118,20 +118,20 @@ def pack_results(run: "Run", folder: Path) -> Path:
     run.verify()
     if not run.scores():
         raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}` first")
-    target, name = results_path(run, folder), layout.run_path("", run.name, run.variant, run.seed)
+    target, root = results_path(run, folder), layout.run_path("", run.name, run.variant, run.seed)
     if layout.is_inside(target, run.path) and run.path.is_dir():
         raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
     packed = io.BytesIO()
     with run.unchanged(), tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as archive:
-        for inside, content in sorted(_contents(run).items()):
-            about = tarfile.TarInfo(f"{name.as_posix()}/{inside}")
-            about.size, about.mtime, about.mode = len(content), EPOCH, 0o644
-            archive.addfile(about, io.BytesIO(content))
+        for name, content in sorted(_contents(run).items()):
+            info = tarfile.TarInfo(f"{root.as_posix()}/{name}")
+            info.size, info.mtime, info.mode = len(content), MTIME, 0o644
+            archive.addfile(info, io.BytesIO(content))
     content = lzma.compress(packed.getvalue(), preset=PRESET)
-    if packed.tell() > LARGEST or len(content) > LARGEST_FILE:
+    if packed.tell() > MAX_BYTES or len(content) > MAX_FILE_BYTES:
         raise DataError(
             f"{run.path}: its outputs and statistics take {packed.tell() / 1e6:,.0f} MB; a results "
-            f"file holds {LARGEST >> 20} MB at most: score fewer splits"
+            f"file holds {MAX_BYTES >> 20} MB at most: score fewer splits"
         )
     files.make_folder(target.parent)
     files.write_output(target, content)
@@ -152,30 +152,30 @@ def _contents(run: "Run") -> dict[str, bytes]:
     """Return the files to pack, by name."""
     stored, scores = run.read_scores()
     hashes = {name: value for name, value in run.manifest.files.items() if value is not None}
-    notes = [name for name in hashes if INSIDE.fullmatch(name) and name.startswith(layout.DATA)]
-    found = {name: run.read(name) for name in (layout.RECIPE, *notes) if run.has(name)}
+    notes = [name for name in hashes if PACKED.fullmatch(name) and name.startswith(layout.DATA)]
+    contents = {name: run.read(name) for name in (layout.RECIPE, *notes) if run.has(name)}
     for name, entry in scores.items():
         path, statistics, digests = run.output_path(name), run.statistics_path(name), entry.digests
         for file, digest in ((path, digests.outputs), (statistics, digests.statistics)):
-            inside = file.relative_to(run.path).as_posix()
-            content = run.read(inside)
+            packed_name = file.relative_to(run.path).as_posix()
+            content = run.read(packed_name)
             if hashlib.sha256(content).hexdigest() != digest:
                 raise DataError(
                     f"{file}: is not the file that was written (its SHA-256 differs from "
                     f"{layout.SCORES}): score again with `attnkit eval --fresh`"
                 )
-            found[inside] = content
+            contents[packed_name] = content
             if file == statistics:
-                found[inside] = content = _uncompressed(content, file)
+                contents[packed_name] = content = _uncompressed(content, file)
                 stored[name]["digests"]["statistics"] = hashlib.sha256(content).hexdigest()
-    found[layout.SCORES] = files.json_text(stored).encode("utf-8")
+    contents[layout.SCORES] = files.json_text(stored).encode("utf-8")
     if log := _thinned(run):
-        found[layout.LOG] = log
+        contents[layout.LOG] = log
     for name in (layout.SCORES, layout.LOG):
         hashes.pop(name, None)
-        if name in found:
-            hashes[name] = hashlib.sha256(found[name]).hexdigest()
-    missing = [name for name in hashes if name not in found]
+        if name in contents:
+            hashes[name] = hashlib.sha256(contents[name]).hexdigest()
+    missing = [name for name in hashes if name not in contents]
     manifest = run.read_json(layout.MANIFEST)
     manifest["files"] = {name: hashes[name] for name in sorted(hashes)}
     if run.manifest.left_out is None:
@@ -184,7 +184,7 @@ def _contents(run: "Run") -> dict[str, bytes]:
             "log_records": len(run.log.records()),
             "log_sha256": run.log.sha256(),
         }
-    return found | {layout.MANIFEST: files.json_text(json_files.sealed(manifest)).encode("utf-8")}
+    return contents | {layout.MANIFEST: files.json_text(json_files.seal(manifest)).encode("utf-8")}
 
 
 def _uncompressed(content: bytes, path: Path) -> bytes:
@@ -201,7 +201,7 @@ def _uncompressed(content: bytes, path: Path) -> bytes:
 
 
 def _thinned(run: "Run") -> bytes:
-    """Return the log with `MOST` intervals and validations, and the records that curves need besides.
+    """Return the log with `MAX_RECORDS` intervals and validations, and the records that curves need besides.
 
     The first and the last ones are kept, and the validation of the selected weights; before each validation, the
     interval that has its number of tokens.
@@ -210,17 +210,17 @@ def _thinned(run: "Run") -> bytes:
     if run.left_out:
         return content
     lines, records = content.split(b"\n")[:-1], run.log.records()
-    validations = [place for place, record in enumerate(records) if "value" in record]
-    intervals = [place for place, record in enumerate(records) if "value" not in record]
+    validations = [index for index, record in enumerate(records) if "value" in record]
+    intervals = [index for index, record in enumerate(records) if "value" not in record]
     kept = {*_spread(intervals), *_spread(validations)}
-    kept |= {at for at in validations if records[at]["step"] == run.outcome.step}
-    for place in kept.intersection(validations):
-        kept |= {*[at for at in intervals if at < place][-1:]}
-    return b"".join(lines[place] + b"\n" for place in sorted(kept))
+    kept |= {index for index in validations if records[index]["step"] == run.outcome.step}
+    for validation in kept.intersection(validations):
+        kept.update([index for index in intervals if index < validation][-1:])
+    return b"".join(lines[index] + b"\n" for index in sorted(kept))
 
 
 def _spread(items: Sequence[int]) -> list[int]:
-    """Return at most `MOST` items at equal distances, including the first and the last."""
-    if len(items) <= MOST:
+    """Return at most `MAX_RECORDS` items at equal distances, including the first and the last."""
+    if len(items) <= MAX_RECORDS:
         return [*items]
-    return [items[round(place * (len(items) - 1) / (MOST - 1))] for place in range(MOST)]
+    return [items[round(index * (len(items) - 1) / (MAX_RECORDS - 1))] for index in range(MAX_RECORDS)]

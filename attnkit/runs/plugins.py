@@ -19,30 +19,30 @@ def entries(recipe: "Recipe", previous: Plugins) -> dict[str, dict[str, str] | N
     """Return the manifest entry for a recipe, given the previous entry."""
     from attnkit import mechanisms
 
-    out: dict[str, dict[str, str] | None] = dict.fromkeys(previous)
-    for word in sorted({*_texts(recipe.model.attention.model_dump())} & {*mechanisms.names()}):
-        facts = mechanisms.facts(word)
+    recorded: dict[str, dict[str, str] | None] = dict.fromkeys(previous)
+    for name in sorted({*_strings(recipe.model.attention.model_dump())} & {*mechanisms.names()}):
+        facts = mechanisms.facts(name)
         if facts.origin != "attnkit":
-            out[word] = {"from": facts.origin, "sha256": _digest(facts.path)}
-    return out
+            recorded[name] = {"from": facts.origin, "sha256": _digest(facts.path)}
+    return recorded
 
 
 def require(run: Path, recorded: Plugins) -> None:
     """Raise MissingInputError, which says what to add to the command, if a mechanism of the run is unknown."""
     from attnkit import mechanisms
 
-    for word, entry in recorded.items():
-        if entry and word not in mechanisms.names():
+    for name, entry in recorded.items():
+        if entry and name not in mechanisms.names():
             origin = entry.origin
             advice = f"add --plugin {origin}" if origin.endswith(".py") else f"install {origin}"
-            raise MissingInputError(f"{run}: was trained with the mechanism {word}: {advice}")
+            raise MissingInputError(f"{run}: was trained with the mechanism {name}: {advice}")
 
 
 def changes(recorded: Plugins) -> list[tuple[str, str, str]]:
     """Return the files of mechanisms that have changed, each with the first digits of its old and new SHA-256."""
     from attnkit import mechanisms
 
-    paths = [(mechanisms.facts(word).path, entry.sha256) for word, entry in recorded.items() if entry]
+    paths = [(mechanisms.facts(name).path, entry.sha256) for name, entry in recorded.items() if entry]
     found = [(str(path), old[:8], _digest(path)[:8]) for path, old in paths]
     return [change for change in found if change[1] != change[2]]
 
@@ -51,10 +51,10 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _strings(value: Any) -> Iterator[str]:
     """Yield all strings in an attention setting: composites name other mechanisms in their options."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
+            yield from _strings(item)

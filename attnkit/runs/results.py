@@ -22,7 +22,7 @@ SCORES_LIMIT = 64 << 20
 class Results:
     """A folder with outputs/<split>.hyp.txt and scores.json, of a run or not; or a results file, read-only."""
 
-    may_be_made = True
+    creates_folder = True
     """Whether writing creates a missing folder."""
 
     def __init__(self, path: str | Path) -> None:
@@ -77,7 +77,7 @@ class Results:
     @property
     def writable(self) -> bool:
         """Whether results can be stored."""
-        return self.packed is None and (self.may_be_made or os.access(self.path, os.W_OK))
+        return self.packed is None and (self.creates_folder or os.access(self.path, os.W_OK))
 
     def output_path(self, split: str) -> Path:
         """Return the path of the decoded lines of a split: outputs/<split>.hyp.txt."""
@@ -92,7 +92,7 @@ class Results:
         if any("\n" in text for text in texts):
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
-        files.make_folder(path.parent, parents=self.may_be_made)
+        files.make_folder(path.parent, parents=self.creates_folder)
         with self.changing():
             text = "".join(f"{text}\n" for text in texts)
             earlier, _ = self.read_scores()
@@ -133,8 +133,8 @@ class Results:
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Provide a context in which all files are consistent: processes that change them wait."""
-        alone = self.packed is None and os.access(self.path, os.R_OK)
-        with exclusive(self.path) if alone else nullcontext():
+        lockable = self.packed is None and os.access(self.path, os.R_OK)
+        with exclusive(self.path) if lockable else nullcontext():
             self.refresh()
             yield
 

@@ -37,7 +37,7 @@ _REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`", layout.DATA: "
 class Run(Results):
     """A training of one variant with one seed; `Run(path)` is a location, `open` checks it, `create` makes it."""
 
-    may_be_made = False  # a run that was moved must not reappear as an empty folder
+    creates_folder = False  # a run that was moved must not reappear as an empty folder
 
     @cached_property
     def log(self) -> Log:
@@ -57,10 +57,10 @@ class Run(Results):
             files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not run.has(name):
-                why = f"not a run: {name} is missing{layout.near(run.path)}"
+                reason = f"not a run: {name} is missing{layout.runs_hint(run.path)}"
                 if run.in_training:
-                    why = f"is being trained; {name} is not written yet"
-                raise MissingInputError(f"{run.path}: {why}")
+                    reason = f"is being trained; {name} is not written yet"
+                raise MissingInputError(f"{run.path}: {reason}")
         run.check_file(layout.RECIPE)
         return run
 
@@ -82,8 +82,8 @@ class Run(Results):
             **identity,
             "files": {layout.RECIPE: run._write_recipe(recipe, identity)},
         }
-        used = plugins.entries(recipe, {})
-        run._write_manifest(manifest | ({"plugins": used} if used else {}) | fields)
+        plugin_entries = plugins.entries(recipe, {})
+        run._write_manifest(manifest | ({"plugins": plugin_entries} if plugin_entries else {}) | fields)
         return run
 
     def check_free(self) -> None:
@@ -157,15 +157,17 @@ class Run(Results):
         identity = {"recipe": self.name, "variant": self.variant, "seed": self.seed}
         self.update(files={layout.RECIPE: None})
         self.update(files={layout.RECIPE: self._write_recipe(recipe, identity)})
-        if used := plugins.entries(recipe, self.manifest.plugins):
-            self.update(plugins=used)
+        if plugin_entries := plugins.entries(recipe, self.manifest.plugins):
+            self.update(plugins=plugin_entries)
         self.__dict__.pop("recipe", None)
 
     @cached_property
     def manifest(self) -> Manifest:
         """Versions, hashes, settings and results. Raises MissingInputError, DataError if missing or damaged."""
         try:
-            return json_files.opened(self.read_json(layout.MANIFEST), Manifest, str(self.path / layout.MANIFEST))
+            return json_files.validate_manifest(
+                self.read_json(layout.MANIFEST), Manifest, str(self.path / layout.MANIFEST)
+            )
         except DataError as error:
             raise DataError(f"{error}; restore it from a copy, or train again with --fresh") from error
 
@@ -179,8 +181,8 @@ class Run(Results):
         self.require_locked()
         with exclusive(self.path):
             self.refresh()
-            known, entries = self.manifest, self.read_json(layout.MANIFEST)
-            if known.sha256 is None:  # version 0.1.0 recorded fewer files
+            manifest, entries = self.manifest, self.read_json(layout.MANIFEST)
+            if manifest.sha256 is None:  # version 0.1.0 recorded fewer files
                 kept = filter(self.has, (layout.LOG, layout.SCORES) if self.finished else ())
                 entries["files"] = {name: self.sha256(name) for name in kept} | entries["files"]
             for key, value in fields.items():
@@ -191,7 +193,7 @@ class Run(Results):
             self._write_manifest(entries)
 
     def _write_manifest(self, entries: dict[str, Any]) -> None:
-        files.atomic_write(self.path / layout.MANIFEST, files.json_text(json_files.sealed(entries)))
+        files.atomic_write(self.path / layout.MANIFEST, files.json_text(json_files.seal(entries)))
         self.refresh()
 
     def record(self, name: str, digest: str | None) -> None:
@@ -293,10 +295,10 @@ class Run(Results):
     def require_finished(self) -> None:
         """Raise MissingInputError if the run has no selected weights yet."""
         if not self.finished:
-            what = "training is not finished; run `attnkit train` again to resume it"
+            reason = "training is not finished; run `attnkit train` again to resume it"
             if self.in_training:
-                what = "is being trained; its weights are chosen at the end"
-            raise MissingInputError(f"{self.path}: {what}")
+                reason = "is being trained; its weights are chosen at the end"
+            raise MissingInputError(f"{self.path}: {reason}")
 
     @property
     def outcome(self) -> json_files.Finished:
@@ -321,11 +323,11 @@ class Run(Results):
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
-        both = self.manifest.files.get(layout.TOKENIZERS[1]) is not None
+        separate = self.manifest.files.get(layout.TOKENIZERS[1]) is not None
         files.check_file(self.path / layout.TOKENIZERS[0])
-        for name in layout.TOKENIZERS[: 1 + both]:
+        for name in layout.TOKENIZERS[: 1 + separate]:
             self.require_recorded(name)
-        return Tokenizer.load(self.path, self.recipe.data.normalize, shared=not both)
+        return Tokenizer.load(self.path, self.recipe.data.normalize, shared=not separate)
 
     def finish(self, weights: Mapping[str, "Tensor"], *, step: int, seconds: float, **more: Any) -> None:
         """Store the selected weights (tied weights once), and record the end of training.

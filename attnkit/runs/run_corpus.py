@@ -1,6 +1,6 @@
 """Splits that a run was scored on: the run stores small ones, and hashes of the others.
 
-    data/<split>.jsonl    its rows as they were read, up to `LARGEST` bytes
+    data/<split>.jsonl    its rows as they were read, up to `MAX_BYTES` bytes
     data/<split>.json     {"rows", "bytes", "fingerprint", "sha256", "contexts"}
 
 A run can thus be scored from any folder and on any machine, without the corpus. `fingerprint` is the SHA-256 of the
@@ -28,7 +28,7 @@ from attnkit.storage import files
 if TYPE_CHECKING:
     from attnkit.runs.run import Run
 
-LARGEST = 10_000_000
+MAX_BYTES = 10_000_000
 """Maximum bytes of rows of a split that is stored in a run."""
 TRAIN = "train"
 """The split that no run stores."""
@@ -69,61 +69,61 @@ class RunCorpus:
             return self._corpus(split).rows(split, length=length)
         if self.run.recipe.task == "question-answering" or split == TRAIN:
             return self._corpus(split).rows(split)
-        return iter(self._split(split, 0))
+        return iter(self._load_rows(split, 0))
 
     def questions(self, split: str, contexts: int) -> list[Row]:
         """Return the questions of a split with their passages, as `Corpus.questions`."""
         if split == TRAIN:
             return self._corpus(split).questions(split, contexts)
-        return self._split(split, contexts)
+        return self._load_rows(split, contexts)
 
     def keeps(self, split: str) -> bool:
         """Return whether the run stores the rows of a split."""
-        return self._has_rows(self._kept(split))
+        return self._has_rows(self._stored(split))
 
-    def _has_rows(self, kept: KeptSplit | None) -> bool:
+    def _has_rows(self, stored: KeptSplit | None) -> bool:
         """Return whether the rows are stored, by data/<split>.json; results files have no rows."""
-        return kept is not None and kept.sha256 is not None and not self.run.left_out
+        return stored is not None and stored.sha256 is not None and not self.run.left_out
 
-    def _split(self, split: str, contexts: int) -> list[Row]:
+    def _load_rows(self, split: str, contexts: int) -> list[Row]:
         """Return the stored rows, otherwise those of the corpus."""
-        self._require(split)
-        kept = self._kept(split)
-        if kept and kept.contexts not in (None, contexts):  # generated with another number of passages
-            kept = None
-        if kept and self._available(split) not in (None, kept.fingerprint):
+        self._require_split(split)
+        stored = self._stored(split)
+        if stored and stored.contexts not in (None, contexts):  # generated with another number of passages
+            stored = None
+        if stored and self._available(split) not in (None, stored.fingerprint):
             if self.run.left_out:
                 raise MissingInputError(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
                     " (its SHA-256 differs), and the results have no rows"
                 )
-            taken = "the rows kept in the run are used" if kept.sha256 else "its rows are used"
+            rows_used = "the rows kept in the run are used" if stored.sha256 else "its rows are used"
             if self.fresh:
-                kept = None
+                stored = None
             else:
                 warnings.warn(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
-                    f" before (its SHA-256 differs): {taken}; `eval --fresh` takes it",
+                    f" before (its SHA-256 differs): {rows_used}; `eval --fresh` takes it",
                     stacklevel=2,
                 )
-        if self._has_rows(kept):
-            return self._kept_rows(split)
+        if self._has_rows(stored):
+            return self._stored_rows(split)
         try:
             corpus = self._corpus(split)
-            asked = corpus.questions(split, contexts) if contexts else list(corpus.rows(split))
+            rows = corpus.questions(split, contexts) if contexts else list(corpus.rows(split))
         except MissingInputError as error:
-            if kept is None:
+            if stored is None:
                 raise
-            why = f"{kept.bytes / 1e6:,.0f} MB of rows are not kept in a run"
+            reason = f"{stored.bytes / 1e6:,.0f} MB of rows are not kept in a run"
             if self.run.left_out:
-                why = "sources and references are not kept with results"
-            raise MissingInputError(f"{self.run.path}: {split}: {why}: {error}") from error
-        if not kept and self.keep:
+                reason = "sources and references are not kept with results"
+            raise MissingInputError(f"{self.run.path}: {split}: {reason}: {error}") from error
+        if not stored and self.keep:
             with suppress(AttnkitError):  # a read-only run can be scored without storing rows
-                self._keep(split, asked, corpus, contexts)
-        return asked
+                self._store(split, rows, corpus, contexts)
+        return rows
 
-    def _require(self, split: str) -> None:
+    def _require_split(self, split: str) -> None:
         data = self.run.recipe.data
         require_split(data.corpus or str(self.run.path), split, splits_of(data))
 
@@ -131,7 +131,7 @@ class RunCorpus:
         """Open the corpus; of the user's own files, only those that this split needs."""
         recipe = self.run.recipe
         data = recipe.data
-        self._require(split)
+        self._require_split(split)
         if data.corpus is None:
             needed = (split, "train") if data.split_off(split) else (split,)
             left_out = dict.fromkeys(name for name in SPLITS if name not in needed)
@@ -150,7 +150,7 @@ class RunCorpus:
     def _name(self, split: str, suffix: str) -> str:
         return f"{layout.DATA}/{layout.component(f'{split}{suffix}')}"
 
-    def _kept(self, split: str) -> KeptSplit | None:
+    def _stored(self, split: str) -> KeptSplit | None:
         """Return the contents of data/<split>.json; None if it does not exist."""
         name = self._name(split, ".json")
         if not self.run.has(name) or not self.run.recorded(name):
@@ -162,44 +162,44 @@ class RunCorpus:
         """Return the content of data/<split>.jsonl. Raises DataError or MissingInputError if changed or missing."""
         name = self._name(split, ".jsonl")
         with self.run.unchanged():
-            data, kept = self.run.read(name), self._kept(split)
-        if kept is None or hashlib.sha256(data).hexdigest() != kept.sha256:
+            data, stored = self.run.read(name), self._stored(split)
+        if stored is None or hashlib.sha256(data).hexdigest() != stored.sha256:
             raise DataError(
                 f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
                 f"{split}.json); remove {split}.json to read the corpus again"
             )
         return data
 
-    def _kept_rows(self, split: str) -> list[Row]:
+    def _stored_rows(self, split: str) -> list[Row]:
         rows, file = list[Row](), str(self.run.path / self._name(split, ".jsonl"))
         for number, line in enumerate(self.kept(split).split(b"\n")[:-1], 1):
             try:
                 value = json.loads(line)  # also decodes surrogates
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{file}:{number}: not valid JSON: {error}") from error
-            one = json_files.parse(value, json_files.KeptRow, f"{file}:{number}")
-            texts = tuple(one.references), tuple(one.contexts)
-            rows.append(Row(one.source, one.target, *texts, one.gold))
+            row = json_files.parse(value, json_files.KeptRow, f"{file}:{number}")
+            texts = tuple(row.references), tuple(row.contexts)
+            rows.append(Row(row.source, row.target, *texts, row.gold))
         return rows
 
-    def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
+    def _store(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
         """Store the rows if they are small enough, and then their description."""
         lines, size = list[bytes](), 0
         for row in rows:
             text = json.dumps(row._asdict(), ensure_ascii=False, separators=(",", ":"))
             line = text.encode("utf-8", "surrogatepass") + b"\n"
             size += len(line)
-            if size <= LARGEST:
+            if size <= MAX_BYTES:
                 lines.append(line)
-        data = b"".join(lines) if size <= LARGEST else None
-        about = {
+        data = b"".join(lines) if size <= MAX_BYTES else None
+        description = {
             "rows": len(rows),
             "bytes": size,
             "fingerprint": corpus.fingerprint(split),
             "sha256": None if data is None else hashlib.sha256(data).hexdigest(),
             "contexts": contexts if corpus.generated else None,
         }
-        name, written = self._name(split, ".json"), files.json_text(about).encode("utf-8")
+        name, written = self._name(split, ".json"), files.json_text(description).encode("utf-8")
         path = self.run.path / self._name(split, ".jsonl")
         files.make_folder(path.parent, parents=False)
         with self.run.changing():

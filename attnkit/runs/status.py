@@ -69,13 +69,13 @@ def statuses(folder: Path) -> list[RunStatus]:
     if not found and not damaged:
         raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
     listed = [status for _, status in sorted(found, key=lambda pair: pair[0])]
-    for name in dict.fromkeys(status.recipe for status in listed):
-        at = [place for place, status in enumerate(listed) if status.recipe == name]
-        group = [listed[place] for place in at]
+    differs: dict[Path, tuple[str, ...]] = {}
+    for recipe in dict.fromkeys(status.recipe for status in listed):
+        group = [status for status in listed if status.recipe == recipe]
         usual = [status.values for status in group if status.baseline and status.values]
-        for place, differs in zip(at, differences([status.values for status in group], usual), strict=True):
-            listed[place] = replace(listed[place], differs=differs)
-    return listed + damaged
+        keys = differences([status.values for status in group], usual)
+        differs |= zip((status.path for status in group), keys, strict=True)
+    return [replace(status, differs=differs[status.path]) for status in listed] + damaged
 
 
 def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
@@ -143,18 +143,18 @@ def differences(
 
 def _lines(changed: dict[str, str]) -> tuple[str, ...]:
     """Return changed keys with their values; equal values at several places of attention share a line."""
-    out: dict[str, str] = {}
+    merged: dict[str, str] = {}
     for key, value in changed.items():
         place, _, option = key.removeprefix(ATTENTION).partition(".")
-        dot = f".{option}" if option else ""
-        same = [name for name in PLACES if changed.get(f"{ATTENTION}{name}{dot}") == value]
+        suffix = f".{option}" if option else ""
+        same = [name for name in PLACES if changed.get(f"{ATTENTION}{name}{suffix}") == value]
         if not key.startswith(ATTENTION) or same == [place]:
-            out[key] = value
+            merged[key] = value
         elif len(same) == len(PLACES):
-            out[f"{ATTENTION[:-1]}{dot}"] = value
+            merged[f"{ATTENTION[:-1]}{suffix}"] = value
         else:
-            out[f"{ATTENTION[:-1]}{dot} ({', '.join(same)})"] = value
-    return tuple(f"{key}: {value}" for key, value in out.items())
+            merged[f"{ATTENTION[:-1]}{suffix} ({', '.join(same)})"] = value
+    return tuple(f"{key}: {value}" for key, value in merged.items())
 
 
 def _status(run: Run) -> RunStatus:
@@ -202,8 +202,8 @@ def _recipe(run: Run) -> dict[str, Any]:
 def _logged(run: Run) -> dict[str, Any]:
     """Return the last step of an unfinished run, and the validation of the selected weights or the last one."""
     if run.finished:
-        chosen = run.log.validation(run.outcome.step)
-        return {"validation": chosen and chosen.value}
+        validation = run.log.validation(run.outcome.step)
+        return {"validation": validation and validation.value}
     records = run.log.records()
     values = [record["value"] for record in records if record.get("value") is not None]
     return {"step": records[-1]["step"] if records else 0, "validation": values[-1] if values else None}
@@ -220,15 +220,15 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
     """Return (split, metric, score) of all evaluations, in the recipe's order. Raises DataError if damaged."""
     stored, eval = run.scores(), run.recipe.eval
     found = [
-        (split, name, one.score)
+        (split, name, result.score)
         for split, entry in stored.items()
-        for name, one in entry.metrics.items()
-        if one.score is not None and metric in (None, name)
+        for name, result in entry.metrics.items()
+        if result.score is not None and metric in (None, name)
     ]
 
-    def place(one: tuple[str, str, float]) -> tuple[int, int, bool]:
+    def sort_key(score: tuple[str, str, float]) -> tuple[int, int, bool]:
         """Return a sort key that puts scores of other searches, stored under longer names, last."""
-        split, name, _ = one
+        split, name, _ = score
         base = split.partition(".")[0]  # for questions: test.mean.4
         return (
             eval.splits.index(base) if base in eval.splits else len(eval.splits),
@@ -236,7 +236,7 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
             stored[split].split not in ("", split),
         )
 
-    return sorted(found, key=place)
+    return sorted(found, key=sort_key)
 
 
 def title_of(metric: str) -> str:

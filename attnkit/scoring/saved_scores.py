@@ -84,7 +84,7 @@ class SavedScores:
     def write(self, results: Results) -> None:
         """Save all files; scores.json, which has the digests of the others, is written last."""
         path = results.statistics_path(self.name)
-        files.make_folder(path.parent, parents=results.may_be_made)
+        files.make_folder(path.parent, parents=results.creates_folder)
         with results.changing():
             self._keep(results)
             entries = {name: (score.stored, score.statistics) for name, score in self.scores.items()} | self.others

@@ -120,7 +120,7 @@ def hidden_text(maps: AttentionMaps) -> str:
 def sink_text(sink: AttentionSink) -> str:
     """Return the share of the attention that a sink receives, as a sentence."""
     label = labels_of([sink.token])[0]
-    where = label if sink.place else f"the first token ({label})"
+    where = label if sink.position else f"the first token ({label})"
     return f"{sink.share:.0%} of the attention is on {where}"
 
 

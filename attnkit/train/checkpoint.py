@@ -102,7 +102,7 @@ def _write(folder: Path, step: int, values: Mapping[str, Tensor], state: bytes, 
         },
         "log": log,
     }
-    files.write_synced(folder / _MANIFEST, files.json_text(json_files.sealed(manifest)))
+    files.write_synced(folder / _MANIFEST, files.json_text(json_files.seal(manifest)))
     DISK.fsync_path(folder)
 
 
@@ -192,7 +192,7 @@ def file_names(path: Path) -> set[str]:
 def _manifest(path: Path) -> json_files.CheckpointManifest:
     """Read the manifest of a checkpoint.  Raises MissingInputError or DataError if it is missing or damaged."""
     file = path / _MANIFEST
-    return json_files.opened(files.read_json(file), json_files.CheckpointManifest, str(file))
+    return json_files.validate_manifest(files.read_json(file), json_files.CheckpointManifest, str(file))
 
 
 def check_log(run: "Run") -> bool:

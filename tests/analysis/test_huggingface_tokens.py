@@ -66,7 +66,7 @@ def test_bytes_are_text_again(text: str) -> None:
 def test_long_texts_are_decoded_in_stretches(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "The old mill, Gr\u00fc\u00dfe \u4f60! " * 9
     whole = axis(kind, text)
-    monkeypatch.setattr(huggingface_tokens, "STRETCH", 7)
+    monkeypatch.setattr(huggingface_tokens, "CHUNK", 7)
     assert axis(kind, text) == whole
 
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_opened_is_not_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "LARGEST", 1000)
+    monkeypatch.setattr(packing, "MAX_BYTES", 1000)
     with pytest.raises(DataError, match="a results file holds 0 MB at most"):
         pack_results(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -275,12 +275,12 @@ def test_hostile_archives_are_refused_in_one_line(name: str, packed: Path, tmp_p
 
 @pytest.mark.slow
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "LARGEST", 1 << 20)
+    monkeypatch.setattr(packing, "MAX_BYTES", 1 << 20)
     path = tmp_path / "seed-1.results.tar.xz"
     path.write_bytes(lzma.compress(b"\0" * (1 << 26)))
     with pytest.raises(DataError, match="holds more than 1 MB"):
         Run.open(path)
-    monkeypatch.setattr(packing, "LARGEST_FILE", 10)
+    monkeypatch.setattr(packing, "MAX_FILE_BYTES", 10)
     with pytest.raises(DataError, match="larger than 0 MB"):
         Run.open(path)
     monkeypatch.undo()

@@ -54,7 +54,7 @@ def test_another_corpus_is_told_of_and_not_used(tmp_path: Path, run: Run) -> Non
 
 
 def test_of_a_large_split_only_the_hash_is_kept(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_corpus, "LARGEST", 100)
+    monkeypatch.setattr(run_corpus, "MAX_BYTES", 100)
     corpus = RunCorpus(run, keep=True)
     assert list(corpus.rows("test")) == ROWS
     assert not corpus.keeps("test")

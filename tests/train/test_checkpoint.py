@@ -320,7 +320,7 @@ def forge(path: Path, name: str, data: bytes) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"][name] = {"size": len(data), "sha256": sha256(data).hexdigest()}
     manifest.pop("sha256", None)
-    (path / "manifest.json").write_text(json.dumps(json_files.sealed(manifest)))
+    (path / "manifest.json").write_text(json.dumps(json_files.seal(manifest)))
 
 
 class Payload:

@@ -87,8 +87,8 @@ def attention(
         whole = [word for word in facts if not any(o.required for o in facts[word].options.values())]
         words = plan.measurable(whole, causal)
     candidates = [plan.candidate(word) for word in dict.fromkeys(words)]
-    able = plan.measurable([one.word for one in candidates], causal)
-    if unable := [one.word for one in candidates if one.word not in able]:
+    able = plan.measurable([one.mechanism for one in candidates], causal)
+    if unable := [one.mechanism for one in candidates if one.mechanism not in able]:
         why = "cannot hide the future: leave out --causal" if causal else "needs --causal"
         raise UsageError(f"{', '.join(unable)} {why}")
     sweeps = plan.sweeps(candidates, options.lengths(lengths))

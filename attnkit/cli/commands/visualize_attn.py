@@ -243,7 +243,7 @@ def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind:
     if text := next(filter(None, (selection_text(one.maps[kind]) for one in drawn)), ""):
         console.say(f"{text}; --layer and --head choose others, --save maps.html has all of them")
     for sink in filter(None, map(attention_sink, every)):
-        first = sink.place == 0 and not (sink.token.special and look.hide_special)
+        first = sink.position == 0 and not (sink.token.special and look.hide_special)
         hidden = look.hide_first if first else look.hide_special or not sink.token.special
         if not hidden:
             option = "--hide-first" if first else "--hide-special"

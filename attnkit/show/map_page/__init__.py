@@ -166,7 +166,7 @@ def _sink(every: Sequence[AttentionMaps]) -> list[tuple[str, str]]:
     """Return a note on the first maps whose attention sink is the first column, if there are any."""
     for maps in every:
         sink = attention_sink(maps)
-        if sink is not None and sink.place == 0:
+        if sink is not None and sink.position == 0:
             advice = '"hide first column" shows what is on the others'
             return [("note", f"{NAMES[maps.kind]}: {sink_text(sink)}; {advice}")]
     return []
