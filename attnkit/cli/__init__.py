@@ -41,15 +41,17 @@ COMMANDS = {
     "bench": "Benchmark attention, training and decoding on this machine.",
     "slurm": "Write a batch script that trains a recipe on a cluster.",
 }
-"""Command -> one line of help.  Its module in `attnkit.cli.commands` defines a function of the same
-name, or `app`, a typer.Typer with subcommands (and GROUP, where their class is not `Group`); "-" in
-a command is "_" in its module."""
+"""Help line of each command.
+
+The module of a command in `attnkit.cli.commands`, with "_" for "-", defines a function of the same name; or `app`, a
+typer.Typer with subcommands, and GROUP, the class of the group, unless it is `Group`.
+"""
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class Lazy(Group):
-    """The root group: knows its commands by name and imports one only when it is needed."""
+    """Root group, which imports the module of a command only when the command is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -68,7 +70,7 @@ class Lazy(Group):
 
 
 def load(name: str) -> Any:
-    """Build one command from its module."""
+    """Import the module of a command and build the command."""
     word = name.replace("-", "_")
     module = import_module(f"attnkit.cli.commands.{word}")
     app = getattr(module, "app", None)
@@ -85,7 +87,7 @@ def load(name: str) -> Any:
 
 
 def root_app() -> typer.Typer:
-    """The root: what `attnkit` without a command understands."""
+    """Return the root application, with the options of `attnkit` itself."""
     app = typer.Typer(
         cls=Lazy,
         context_settings=HELP,
@@ -139,16 +141,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """A signal ends the command as Ctrl-C does: nothing that is half written stays."""
+    """Handle a signal by raising SystemExit, so that partial files are removed as after Ctrl-C."""
     console.signalled.append(number)
     raise SystemExit(128 + console.signalled[0])
 
 
 def _again(ignored: Any) -> None:
-    """A signal that came while an object was removed, when Python ignores exceptions, comes again.
-
-    Not at once, which would be in this function.
-    """
+    """Repeat, after this function, a signal that arrived while an object was removed and Python ignores exceptions."""
     if console.signalled and isinstance(ignored.exc_value, SystemExit):
         signal.setitimer(signal.ITIMER_REAL, 0.01)
     else:
@@ -156,13 +155,13 @@ def _again(ignored: Any) -> None:
 
 
 def script() -> NoReturn:
-    """The console script: ends with the command, without what Python does at its end.
+    """Run the console script and exit without Python's finalisation.
 
-    That takes up to a second once torch is imported, during which a second Ctrl-C shows a
-    traceback, and it aborts where a library still computes in a thread.
+    With torch imported, finalisation takes up to a second, in which a second Ctrl-C prints a traceback, and it aborts
+    if a library still computes in a thread.
     """
-    # importing torch makes a great many objects that stay; to look through them again and again
-    # takes 0.1 s, and in a command few objects wait for the collector
+    # importing torch creates many permanent objects, and scanning them repeatedly takes 0.1 s, while the garbage
+    # collector has little to free in a command
     gc.set_threshold(50_000)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):

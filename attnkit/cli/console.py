@@ -1,7 +1,7 @@
-"""The two streams of the command line, its colours, and how outcomes become exit codes.
+"""Standard output and standard error, colours, and conversion of exceptions into messages and exit codes.
 
-Results go to standard output and everything else to standard error; each stream decides on its
-own about colour, width and glyphs.  Nothing else in attnkit prints.
+Results go to standard output and everything else to standard error. Colour, width and glyphs are chosen for each
+stream separately. No other package of attnkit prints.
 """
 
 import os
@@ -31,7 +31,7 @@ WORDING = {
     "Input should be less than or equal to ": "must be <= ",
     "(Input |Value error, )": "",
 }
-"""What the parser says of a value, by pydantic's words, and how recipes say it."""
+"""Patterns in the parser's messages about values -> the wording that recipes use."""
 OPTIONS = {
     "--batch-size": "batches are counted in tokens: train.batch_tokens=N, --batch-tokens N",
     "--epochs": "training is counted in updates: train.steps=N",
@@ -47,27 +47,26 @@ OPTIONS = {
     "--seeds": "train.seeds=1,2,3 trains each variant three times",
     "--tasks": "name one recipe or more",
 }
-"""Options, as other programs have them, and what is written here."""
+"""Options of other programs -> what to write in attnkit."""
 ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
-"""Exit codes of commands that SIGHUP, SIGINT and SIGTERM end, and what is said then."""
+"""Exit codes of commands terminated by SIGHUP, SIGINT and SIGTERM -> lines of the message."""
 
-# The parser's own errors: where typer keeps the class has moved between its versions, what
-# BadParameter descends from has not.
 ParserError: Any = typer.BadParameter.__base__
+"""Base class of the parser's errors; the module of typer that defines it differs between versions."""
 
 signalled: list[int] = []
-"""Signals that told this process to end, in the order in which they came."""
+"""Signals that told this process to exit, in order of arrival."""
 _arguments: list[str] = []
 _colour_allowed = True
 
 
 def stdout() -> "Printer":
-    """The console of results."""
+    """Return the rich console for results."""
     return _printer(sys.stdout)
 
 
 def stderr() -> "Printer":
-    """The console of everything else."""
+    """Return the rich console for everything but results."""
     return _printer(sys.stderr)
 
 
@@ -78,44 +77,44 @@ def _printer(stream: TextIO) -> "Printer":
 
 
 def write(text: str) -> None:
-    """Result text (JSON, CSV, output lines) to standard output as it is; sent at once."""
+    """Write result text (JSON, CSV, output lines) to standard output unchanged, and flush."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """One message to standard error, with control characters made visible."""
+    """Print a message to standard error, with control characters escaped."""
     _complain(safe_text(text))
 
 
 def warn(text: str) -> None:
-    """One warning line to standard error."""
+    """Print a warning to standard error."""
     _complain(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
 
 
 def terminal(stream: TextIO) -> bool:
-    """Whether a person watches this stream on a screen that can move its cursor."""
+    """Return whether the stream is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether colour is wanted: a terminal, no NO_COLOR, no --no-color."""
+    """Return whether to use colour: on a terminal, without NO_COLOR and --no-color."""
     return _colour_allowed and not os.environ.get("NO_COLOR") and terminal(stream)
 
 
 def again(*, without: Sequence[str] = ()) -> str:
-    """The command line that is running, as one would type it, less some options."""
+    """Return the running command line, quoted for a shell, without the words in `without`."""
     words = [word for word in _arguments if word not in without]
     return safe_text(shlex.join([PROGRAM, *words]))
 
 
 def words() -> list[str]:
-    """The command line that is running."""
+    """Return the arguments of the running command line."""
     return list(_arguments)
 
 
 class Outcome(NamedTuple):
-    """How a command ended: the exit code, the lines for standard error, and whether it is a bug."""
+    """Exit code of a command, lines for standard error, and whether to print a traceback."""
 
     code: int
     lines: tuple[str, ...] = ()
@@ -123,7 +122,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(error: BaseException) -> Outcome:
-    """The exit code and the message of anything that a command can raise."""
+    """Return the exit code and the message for any exception that a command can raise."""
     match error:
         case StoppedError():
             return Outcome(error.code, (str(error),))
@@ -149,23 +148,18 @@ def outcome(error: BaseException) -> Outcome:
 
 
 def _plugin_error(error: BaseException) -> str | None:
-    from attnkit import mechanisms  # not at the top: `--help` ends here and does without recipes
+    from attnkit import mechanisms  # not at the top: `--help` exits through `outcome` and needs no recipes
 
     return mechanisms.plugin_error(error)
 
 
 def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code; every error has been reported by then.
-
-    Args:
-        command: builds the parser's root command.
-        arguments: the words after the program's name.
-    """
+    """Run the root command that `command` builds, report any error, and return the exit code."""
     global _arguments, _colour_allowed
     words = _arguments = list(arguments)
     end = words.index("--") if "--" in words else len(words)
     _colour_allowed = "--no-color" not in words[:end]
-    words = [word for word in words[:end] if word != "--no-color"] + words[end:]  # it is meant for every command
+    words = [word for word in words[:end] if word != "--no-color"] + words[end:]  # accepted after every command
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
         try:
@@ -173,7 +167,7 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
             root = command()
             if COMPLETE in os.environ:
                 root.main(words, prog_name=PROGRAM, complete_var=COMPLETE)
-            # Not root.main(): it turns a broken pipe and an end of file into exit codes of its own.
+            # root.main() would exit with its own codes on a broken pipe and an end of file
             with root.make_context(PROGRAM, words) as context:
                 code = int(root.invoke(context) or 0)  # a command returns None or an exit code
             sys.stdout.flush()
@@ -182,7 +176,7 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # what is left goes nowhere, so that the interpreter's exit is silent
+        except OSError:  # discard the buffered text, so that the interpreter exits silently
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, stream.fileno())
             os.close(null)
@@ -190,7 +184,7 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
 
 
 def silence() -> None:
-    """Let nothing be seen of what this process prints: of several ranks the main one talks."""
+    """Discard all output of this process; called on all ranks except 0."""
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
@@ -198,19 +192,19 @@ def silence() -> None:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error and return its exit code; the main process of several learns of it, too."""
+    """Print an error, report it to rank 0, and return its exit code."""
     from attnkit.distributed import group
 
     lost = group.lost(error)
     if signalled and not lost and not isinstance(error, StoppedError):
-        # The library that a signal interrupted may have made an error of its own out of it.
+        # a library that the signal interrupted may have raised an error of its own
         error = SystemExit(128 + signalled[0])
     error = lost or error
     group.report(error)
     try:
         sys.stdout.flush()
     except OSError as fault:
-        # The command's own error explains more than the flush after it.
+        # the command's own error explains more than that of the flush
         error = error if not isinstance(error, typer.Exit) else fault
     result = outcome(error)
     if result.bug:
@@ -224,7 +218,7 @@ def _report(error: BaseException) -> int:
 
 
 def _usage(error: Any) -> Outcome:
-    """An error of the parser in one line, with the command whose help answers it."""
+    """Return the outcome of a parser error, with a one-line message that names the command whose help to read."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
     if ours := OPTIONS.get(getattr(error, "option_name", "")):
         text = f"no such option: {error.option_name}; {ours}"
@@ -239,12 +233,12 @@ def _usage(error: Any) -> Outcome:
 
 
 def paint(text: str, style: str, stream: TextIO) -> str:
-    """Text in an ANSI style where the stream shows colours."""
+    """Return the text in an ANSI style if the stream has colours, otherwise unchanged."""
     return f"\x1b[{style}m{text}\x1b[0m" if coloured(stream) else text
 
 
 def _complain(line: str) -> None:
-    """A line to standard error; a closed or full one must not hide what happens next."""
+    """Print a line to standard error, ignoring errors of a closed stream or a full disk."""
     if demo := sys.modules.get("attnkit.runs.demo"):
         line = demo.named(line)
     try:
@@ -255,13 +249,13 @@ def _complain(line: str) -> None:
 
 
 def _open_streams() -> None:
-    """Streams that are there and never raise for a character that they cannot show.
+    """Open missing streams, and let streams escape characters that they cannot encode.
 
-    Raises AttnkitError: the caller closed standard output (`>&-`).
+    Raises AttnkitError if the caller closed standard output (`>&-`).
     """
     closed = sys.stdout is None
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # take the slot, so that no file opened later gets it
+        if getattr(sys, name) is None:  # occupy the file descriptor, so that no file opened later gets it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif callable(reconfigure := getattr(getattr(sys, name), "reconfigure", None)):
             reconfigure(errors="backslashreplace")

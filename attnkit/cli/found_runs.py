@@ -1,6 +1,6 @@
-"""What the words of `attnkit eval` lead to: runs, in folders or of a recipe, or questions for models.
+"""Runs to score, or the recipe with questions for models, from the arguments of `attnkit eval`.
 
-The search of runs is that of the command line, else of the recipe that is named, else their own.
+Search and eval settings come from the command line, otherwise from the recipe named there, otherwise from the run.
 """
 
 import json
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
     from attnkit.scoring.results import PublishedFigures
 
-Baselines = dict[str | None, str]  # recipe -> its baseline variant, system or run
-QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
+Baselines = dict[str | None, str]
+"""Baseline of each recipe: a variant, system or run."""
+QUESTIONS = "question-answering"
+"""Task of recipes with questions for --model."""
 QUESTION_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 QUESTIONS_RECIPE = """
 task: question-answering
@@ -30,19 +32,21 @@ model: {{shape: decoder}}
 search: {{method: greedy, max_length: 16}}
 contexts: {{counts: [1, 2, 4, 8], methods: [entropy, mean, max, concat, retrieval, none]}}
 eval: {{metrics: [answer-match, answer-f1, answer-contained, context-found]}}
-"""  # of a file of questions, for --model
+"""
+"""Recipe for a file of questions with --model."""
 
 
 class RunToScore(NamedTuple):
-    """A run, the recipe by which it is searched and scored, and whose recipe that is."""
+    """A run and the recipe whose search and eval sections are used."""
 
     run: "Run"
     recipe: "Recipe"
-    search_from: str  # command line; recipe: the one that is named; run: its own
+    search_from: str
+    """Source of the search settings: command line, recipe (named on the command line) or run."""
 
 
 class FoundRuns(NamedTuple):
-    """What the words of the command line lead to."""
+    """Runs that the command line names, with the baselines and published figures of their recipes."""
 
     runs: list[RunToScore]
     baselines: Baselines
@@ -50,7 +54,10 @@ class FoundRuns(NamedTuple):
 
 
 def sort_words(words: Sequence[str], *, data: bool = False) -> tuple[list[str], list[str]]:
-    """Recipes and runs, and KEY=VALUE words apart; `data`: keys of data, too, may be set."""
+    """Return the recipes and runs, and the KEY=VALUE overrides.
+
+    Raises UsageError for a key that cannot change after training; with `data`, data.KEY can.
+    """
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.recipe.sweep import is_sweep
 
@@ -67,7 +74,7 @@ def sort_words(words: Sequence[str], *, data: bool = False) -> tuple[list[str], 
 
 
 def names_runs(target: str) -> bool:
-    """Whether a word of the command line is a folder of runs or a results file; else a recipe."""
+    """Return whether an argument is a folder of runs or a results file, not a recipe."""
     from attnkit.runs.demo import located
     from attnkit.runs.layout import is_results_file
 
@@ -76,10 +83,7 @@ def names_runs(target: str) -> bool:
 
 
 def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -> FoundRuns:
-    """The runs in folders, or of recipes under `out`, each once.
-
-    They are searched and scored as their own recipe says, or as the file does that is named.
-    """
+    """Return the distinct finished runs in folders, and of recipes under `out`."""
     from attnkit.recipe import load
     from attnkit.runs import find_runs
     from attnkit.runs.find import baselines
@@ -113,7 +117,7 @@ def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -
 
 
 def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Path) -> list[RunToScore]:
-    """The finished runs of a recipe; a variant without any is told of."""
+    """Return the finished runs of a recipe; warn of variants without a finished run."""
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.runs import Run, find_runs, run_path
 
@@ -121,7 +125,7 @@ def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Pat
     for variant, recipe in file.variants.items():
         folder = run_path(out, file.name, variant, 0).parent
         runs = list[Run]()
-        with suppress(MissingInputError):  # nothing there, or nothing finished
+        with suppress(MissingInputError):  # no folder, or no finished run in it
             runs = find_runs([folder], note=console.warn)
         tasks += [RunToScore(run, recipe, "recipe") for run in runs]
         if not runs:
@@ -136,12 +140,15 @@ def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Pat
 
 
 def is_questions(target: str) -> bool:
-    """Whether a word of the command line is a file of questions."""
+    """Return whether an argument is a file of questions."""
     return Path(target).suffix.lower() in QUESTION_FILES and not names_runs(target)
 
 
 def question_recipe(targets: Sequence[str], models: Sequence[str], overrides: Sequence[str]) -> "tuple[str, Recipe]":
-    """The recipe whose questions models are asked, with its name."""
+    """Return the name and the recipe of the questions for models.
+
+    Raises UsageError if a model is named twice, or there is not exactly one recipe or file of questions.
+    """
     from attnkit.recipe import load
     from attnkit.recipe.loading import load_resolved
 

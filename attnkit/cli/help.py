@@ -1,4 +1,4 @@
-"""Commands and groups: Typer's own, with examples kept line by line."""
+"""Classes of commands and groups, which format help pages."""
 
 import re
 import shutil
@@ -9,14 +9,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnkit.cli import console
 
-WIDEST = 100  # longer lines are hard to read
+WIDEST = 100  # maximum width of a help page; longer lines are hard to read
 
 
 class _Page:
-    """A help page as wide as the terminal; indented paragraphs (examples) stay as they are.
-
-    Arguments are shown by their names alone, without Python's types.
-    """
+    """Help page as wide as the terminal; indented paragraphs (examples) are not wrapped, and types are not shown."""
 
     help: str | None
     params: list[Any]
@@ -54,7 +51,7 @@ class _Page:
 
 
 class Command(_Page, TyperCommand):
-    """A command; each takes --plugin."""
+    """Command with the option --plugin."""
 
     def __init__(self, *words: Any, params: list[Any], **more: Any) -> None:
         from attnkit.cli.options import plugin_option
@@ -62,7 +59,7 @@ class Command(_Page, TyperCommand):
         super().__init__(*words, params=[*params, plugin_option()], **more)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """An option whose metavar ends in " ..." takes all words up to the next option."""
+        """Let an option whose metavar ends in " ..." take all words up to the next option."""
         several = {
             name
             for one in self.params
@@ -80,10 +77,10 @@ class Command(_Page, TyperCommand):
 
 
 class Group(_Page, TyperGroup):
-    """A group of commands."""
+    """Group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """No command at all is a usage error that is answered with the whole help."""
+        """Print the help page and exit with the code of a usage error if there is no command."""
         if not args and not ctx.resilient_parsing:
             console.say(ctx.get_help())
             raise typer.Exit(2)
@@ -94,6 +91,6 @@ class Group(_Page, TyperGroup):
             formatter.write_dl(self.summaries(ctx))
 
     def summaries(self, ctx: Any) -> list[tuple[str, str]]:
-        """Name and one line for each command."""
+        """Return the name and the help line of each command."""
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         return [(name, command.get_short_help_str(200)) for name, command in commands if command]

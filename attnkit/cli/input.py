@@ -1,4 +1,4 @@
-"""Lines of text from a file, a pipe or a terminal, as they come, and where results go."""
+"""Lines of text from a file, a pipe or a terminal, and the destination of output."""
 
 import os
 import sys
@@ -16,11 +16,9 @@ from attnkit.text import quoted, safe_text
 
 @contextmanager
 def open_lines(path: str) -> Iterator[Iterator[str]]:
-    """The lines of a file, of any readable thing with a path, or of standard input (-).
+    """Yield an iterator over the lines of a file, device or pipe, or of standard input (-), as they arrive.
 
-    They are given as they come.
-
-    Raises MissingInputError: it is not there, or is a folder, or standard input is closed.
+    Raises MissingInputError if the path is missing or a folder, or standard input is closed.
     """
     if path == "-":
         if sys.stdin is None:
@@ -34,7 +32,7 @@ def open_lines(path: str) -> Iterator[Iterator[str]]:
             text = f"{quoted(path)}: no such file; pipe a text itself in: echo TEXT | attnkit ..."
             raise MissingInputError(text) from error
         raise input_error(error, Path(path)) from error
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # a null character in the name
         raise MissingInputError(f"{path}: cannot be the name of a file") from error
     with stream:
         yield read_lines(Stream(stream, path), None)
@@ -42,12 +40,11 @@ def open_lines(path: str) -> Iterator[Iterator[str]]:
 
 @contextmanager
 def destination(path: Path | None) -> Iterator[Callable[[str], object]]:
-    """How to write text: to standard output at once, or to a file that appears when all is done.
+    """Yield a function that writes text to standard output, or to a file that is complete before it appears.
 
-    Control characters are made visible on a terminal only.
+    Control characters are escaped on a terminal only.
 
-    Raises:
-        OutputPathError, OutputError: the file cannot be created or written.
+    Raises OutputPathError or OutputError if the file cannot be created or written.
     """
     if path is None:
         watched = sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""Answers of `attnkit nbce`: asked for and printed."""
+"""Generation and printing of the answers of `attnkit nbce`."""
 
 import json
 import sys
@@ -21,45 +21,49 @@ if TYPE_CHECKING:
 
 
 class NbceRequest(NamedTuple):
-    """What is asked, and how answers are made and printed."""
+    """Model, contexts and settings of a command."""
 
     reader: "ContextReader"
     contexts: "Sequence[Context]"
-    methods: Sequence[str]  # several answer side by side
+    methods: Sequence[str]
     rule: "Rule"
     spec: "SearchConfig"
-    fixed: bool  # the user set the length of answers
-    alpha: float  # of the baseline cad
-    choices: Sequence[str]  # scored in place of generating; empty: text is generated
+    fixed: bool
+    """Whether the user set the maximum length of answers."""
+    alpha: float
+    """Strength of contrast of the method cad."""
+    choices: Sequence[str]
+    """Answers to score instead of generating text; empty: text is generated."""
     trace: bool
     as_json: bool
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, without space around it."""
+        """Decode token ids and strip whitespace."""
         return self.reader.decode(ids).strip()
 
     def source(self, reply: "Reply") -> str | None:
-        """Name of the context that an answer is from, where there is one."""
+        """Return the name of the context of an answer, or None."""
         return None if reply.context is None else self.contexts[reply.context].name
 
 
 class MethodReply(NamedTuple):
-    """The answer of one method to one prompt."""
+    """Answer of one method to one prompt."""
 
     method: str
     reply: "Reply"
     trace: "Trace | None"
-    """With --trace, where contexts were merged."""
+    """Trace of an answer merged from contexts, with --trace."""
 
 
 def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | None = None) -> None:
-    """Ask everything, print the answers and warn about what was cut.
+    """Print the answers to all prompts, and warn of truncated answers.
 
-    The prompts are asked together, then each of `piped` when it comes, with the contexts kept.
+    Answers to `prompts` are computed in one batch, those to `piped` one by one as prompts arrive, with the caches of
+    the contexts kept.
     """
     several = len(prompts) > 1 or piped is not None
     request.reader.keep_contexts = piped is not None
-    number = cut = 0  # prompts and answers; of a pipe that stays open nothing else is kept
+    number = cut = 0  # numbers of prompts and of truncated answers; a pipe may never end, so no answers are kept
     with progress_bar("rows read") as progress:
         request.reader.progress = partial(progress, "contexts")
         for some in chain([prompts] if prompts else [], ([prompt] for prompt in piped or ())):
@@ -84,7 +88,7 @@ def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | 
 
 
 def _fitted(request: NbceRequest, prompts: Sequence[str], warns: bool) -> NbceRequest:
-    """With answers as long as there is room for."""
+    """Return the request with the maximum length of answers reduced to what fits beside contexts and prompts."""
     from attnkit.nbce.reader import fit_max_length
 
     if request.choices or not prompts[0].strip():
@@ -97,13 +101,13 @@ def _fitted(request: NbceRequest, prompts: Sequence[str], warns: bool) -> NbceRe
 
 
 def _ask(request: NbceRequest, method: str, prompts: Sequence[str]) -> "list[Reply]":
-    """The answers of one method; an empty prompt, as a pipe may have, gets an empty one."""
+    """Return the answers of one method; an empty line of a pipe gets an empty answer."""
     from attnkit.nbce.answer import Reply, ask
 
     if not prompts[0].strip():
         return [Reply("", [], [], None)]
     reader, limit = request.reader, None
-    if reader.trained_length is not None:  # as in evaluation, but for a prompt that alone is longer
+    if reader.trained_length is not None:  # as in evaluation, except that a longer prompt raises the limit
         longest = max(reader.row("", text).longest for text in prompts)
         limit = max(reader.trained_length + 1, longest) + request.spec.max_length
     contexts = [[one.text for one in request.contexts]] * len(prompts)
@@ -130,7 +134,7 @@ def _trace(request: NbceRequest, prompt: str, reply: "Reply") -> "Trace | None":
 
 
 def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceRequest) -> None:
-    """The answers of several methods to one prompt."""
+    """Print the answers of several methods to one prompt as a table."""
     from attnkit.show.table import Table
 
     rows = []
@@ -147,9 +151,9 @@ def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceReque
 
 
 def _show_text(answer: MethodReply, request: NbceRequest, several: bool) -> None:
-    """An answer alone; of several prompts each is a line.
+    """Print an answer, as one line if there are several prompts.
 
-    The source of a text is told beside it, on standard error: the text alone can be piped on.
+    The source of a generated text goes to standard error, so that a pipe gets the text alone.
     """
     reply, text = answer.reply, answer.reply.text.strip()
     text = " ".join(text.split()) if several else text
@@ -168,7 +172,7 @@ def _show_text(answer: MethodReply, request: NbceRequest, several: bool) -> None
 
 
 def _show_trace(answers: Sequence[MethodReply]) -> None:
-    """Where the tokens came from."""
+    """Print the traces of answers."""
     for one in answers:
         if one.trace is not None:
             from attnkit.show.trace_screen import TraceScreen
@@ -178,7 +182,7 @@ def _show_trace(answers: Sequence[MethodReply]) -> None:
 
 
 def _from(reply: "Reply", request: NbceRequest) -> str:
-    """Which context an answer is from, and its share; "" where nobody knows."""
+    """Return a text about the context of an answer and its share; "" if neither is known."""
     share = f"{reply.source.share:.0%}" if reply.source else ""
     if reply.context is not None:
         named = f"from context {reply.context + 1}" + (f" ({share})" if share else "")
@@ -187,7 +191,7 @@ def _from(reply: "Reply", request: NbceRequest) -> str:
 
 
 def _record(answer: MethodReply, request: NbceRequest) -> dict[str, Any]:
-    """One answer as JSON; contexts are counted from 1."""
+    """Return an answer as a JSON object, with contexts numbered from 1."""
     reply = answer.reply
     best = reply.hypotheses[0] if reply.hypotheses else None
     fields: dict[str, Any] = {

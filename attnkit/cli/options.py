@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, with one wording and one check each."""
+"""Arguments and options that several commands share, and their checks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 def value(metavar: str, help: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """An option with a value, as a parameter's default; named as the parameter unless told else."""
+    """Return an option with a value, as the default of a parameter, whose name it takes unless `names` are given."""
     return Option(default, *names, metavar=metavar, help=help, **more)
 
 
 def flag(name: str, help: str, *short: str) -> Any:
-    """An option without a value, and without a --no- form."""
+    """Return an option without a value and without a --no- form."""
     return Option(False, name, *short, help=help)
 
 
 def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
-    """What is named by its place; required unless it has a default."""
+    """Return a positional argument, required unless it has a default."""
     return Argument(default, metavar=metavar, help=help, **more)
 
 
 def one_of(*words: str) -> dict[str, Any]:
-    """Of a repeatable option that takes some words only: typer has no lists of `Literal`."""
+    """Return settings for a repeatable option that accepts only these words, since typer has no lists of `Literal`."""
 
     def parse(word: str) -> str:
         if word not in words:
@@ -45,7 +45,7 @@ def one_of(*words: str) -> dict[str, Any]:
 
 
 def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
-    """The numbers from 0 of a repeatable option, such as 3 or 0,2,5-7."""
+    """Parse a repeatable option with numbers from 0, such as 3 or 0,2,5-7.  Raises UsageError if malformed."""
     found: list[int] = []
     for part in [part for word in given or () for part in word.split(",")]:
         first, _, last = part.partition("-")
@@ -56,7 +56,7 @@ def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
 
 
 def decimals(option: str, text: str) -> list[float]:
-    """The numbers of an option, such as 0.5,1."""
+    """Parse an option with numbers such as 0.5,1.  Raises UsageError if malformed."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -64,7 +64,7 @@ def decimals(option: str, text: str) -> list[float]:
 
 
 def _load_plugins(context: typer.Context, files: list[Path] | None) -> None:
-    """Register the mechanisms before any other option or argument is processed."""
+    """Load the plug-ins before any other option or argument is processed, since the others may name them."""
     from attnkit import mechanisms
 
     if not context.resilient_parsing:
@@ -74,7 +74,7 @@ def _load_plugins(context: typer.Context, files: list[Path] | None) -> None:
 
 @cache
 def plugin_option() -> Any:
-    """What every command takes (see `help.Command`)."""
+    """Return the option --plugin, which `help.Command` adds to every command."""
     app = typer.Typer(add_completion=False)
 
     @app.command()
@@ -87,7 +87,7 @@ def plugin_option() -> Any:
             expose_value=False,
         ),
     ) -> None:
-        """Nothing of its own."""
+        """Carry the option."""
 
     return get_command(app).params[0]
 
@@ -109,11 +109,9 @@ Processes = Annotated[
 
 
 def in_processes(nproc: int) -> bool:
-    """Run the command in so many processes, unless this is one of them; whether that was done.
+    """Run the command in `nproc` processes unless this process is a rank; return whether the command was run.
 
-    Raises:
-        UsageError: torchrun has started another number of processes.
-        PeerLostError: as `launch`.
+    Raises UsageError if torchrun has started another number of processes, and PeerLostError as `launch`.
     """
     from attnkit.distributed import group
 
@@ -199,7 +197,7 @@ MaxLength = Annotated[int | None, Option(metavar="N", help="Maximum output lengt
 
 
 def lengths(text: str | None) -> list[int] | None:
-    """The numbers of --lengths: 128,500 or 128..1024, which doubles."""
+    """Parse --lengths: 128,500, or 128..1024, which doubles.  Raises UsageError if malformed."""
     if text is None:
         return None
     found: list[int] = []
@@ -220,7 +218,7 @@ def lengths(text: str | None) -> list[int] | None:
 
 
 def check_options(recipe: "Recipe", role: str, options: Mapping[str, Any]) -> None:
-    """`models.check_options`, which imports torch, for recipes that set options of mechanisms."""
+    """Call `models.check_options`, which imports torch, only for recipes that set options of mechanisms."""
     from attnkit import models
 
     models.check_options(recipe, role, options)

@@ -1,4 +1,4 @@
-"""Results on standard output in any of the forms of --format, and files to save."""
+"""Results on standard output in the formats of --format, and files to save."""
 
 import json
 import math
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from attnkit.show.table import Table
 
 IN_PIPES = 10_000
-"""Columns of a pipe or a file, where a record is one line unless COLUMNS says how wide it is."""
+"""Width of tables in a pipe or a file, which keeps a record on one line; the variable COLUMNS overrides it."""
 PICTURES = (".png", ".svg", ".pdf")  # suffixes of files that matplotlib draws
 
 
 def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> None:
-    """Refuse a file that an option could not write, before any work is done.
+    """Check, before any work, that an option can write a file.
 
     Raises:
-        UsageError: its suffix is none of these.
-        OutputPathError: it is a folder or a run's own file, or its folder does not exist.
-        UnavailableError: it is a picture, and matplotlib is not installed.
+        UsageError: If the suffix is not in `suffixes`.
+        OutputPathError: If the path is a folder or a file of a run, or its folder does not exist.
+        UnavailableError: If the file is a picture, and matplotlib is not installed.
     """
     suffix = path.suffix.lower()
     if suffix not in suffixes:
@@ -46,7 +46,7 @@ def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> N
 
 
 def save(path: Path, content: str | bytes, what: str = "") -> None:
-    """Write a file, whole or not at all, and report it."""
+    """Write a file, completely or not at all, and report it."""
     from attnkit.storage.files import write_output
 
     refuse_part_of_run(path)
@@ -55,24 +55,24 @@ def save(path: Path, content: str | bytes, what: str = "") -> None:
 
 
 def save_picture(path: Path, picture: "Picture") -> None:
-    """Write a picture, after what its reader should know."""
+    """Print the warnings of a picture and write it."""
     for warning in picture.warnings:
         console.warn(warning)
     save(path, picture.data)
 
 
 def write_json(value: Any, indent: int | None = 2) -> None:
-    """A JSON document, or without indent an object on a line, to standard output."""
+    """Write a JSON document to standard output, on one line if `indent` is None."""
     console.write(json.dumps(value, indent=indent, allow_nan=False) + "\n")
 
 
 def finite(score: float) -> float | None:
-    """A number that JSON has, with six digits behind the point."""
+    """Round a number to six decimals; None if it is not finite, since JSON has no such number."""
     return round(score, 6) if math.isfinite(score) else None
 
 
 def show(content: "RenderableType") -> None:
-    """Draw on standard output; in a pipe or a file a record is one line, without padding."""
+    """Print to standard output; in a pipe or a file a record is one line, without padding."""
     screen = console.stdout()
     if screen.live:
         screen.print(content)
@@ -85,15 +85,15 @@ def show(content: "RenderableType") -> None:
 
 
 def check_columns(columns: str | None, format: str) -> None:
-    """Refuse --columns where --format json prints no table but all that is known."""
+    """Raise UsageError for --columns with --format json, which prints everything."""
     if columns is not None and format == "json":
         raise UsageError("--columns is for tables; --format json has everything: leave one out")
 
 
 def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
-    """The tables that have one of the columns of --columns (titles or metrics), with those only.
+    """Return the tables that have any of the columns of --columns (titles or metrics), with these columns only.
 
-    Raises UsageError: no table has such a column.
+    Raises UsageError if no table has a column.
     """
     from attnkit.recipe.metrics import METRICS, ROUGE
 
@@ -117,7 +117,7 @@ def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
 
 
 def write_tables(tables: Sequence["Table"], format: str) -> None:
-    """Tables to standard output, an empty line between two of them."""
+    """Write tables to standard output, separated by empty lines."""
     from attnkit.show import table_formats
 
     render = {

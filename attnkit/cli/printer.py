@@ -1,4 +1,4 @@
-"""A rich console that keeps attnkit's rules of colour and hostile text."""
+"""Rich console with attnkit's rules for colour and untrusted text."""
 
 from typing import TextIO
 
@@ -6,13 +6,10 @@ from rich.console import Console
 
 
 class Printer(Console):
-    """A rich console on one stream: no markup, no emoji codes, no guessing of links or numbers.
-
-    Text that comes from files goes through `attnkit.text.safe_text` before it gets here.
-    """
+    """Rich console without markup, emoji codes and highlighting; callers pass text from files through `safe_text`."""
 
     def __init__(self, stream: TextIO, live: bool, coloured: bool) -> None:
-        self.live = live  # whether a person watches
+        self.live = live  # whether the stream is a terminal
         super().__init__(
             file=stream,
             force_terminal=live,
@@ -24,5 +21,5 @@ class Printer(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        """Let the broken pipe reach the one place that maps errors to exit codes."""
+        """Raise BrokenPipeError, which `console.outcome` maps to an exit code; rich would exit by itself."""
         raise BrokenPipeError

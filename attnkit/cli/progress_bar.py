@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, a line every half minute elsewhere."""
+"""Progress of a command: a bar on a terminal, otherwise a line every half minute."""
 
 import sys
 import time
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 Progress = Callable[[str, int, int], None]
-"""Called with a task (may be empty), the units done of it, and their total."""
-SECONDS = 30  # between two lines
+"""Callback with a task (may be empty), the number of units done, and their total."""
+SECONDS = 30  # between lines
 
 
 def say_loading(model: str) -> None:
-    """Say that a Hugging Face model is loaded; runs open at once."""
+    """Print that a model is being loaded, unless it is a run, which opens fast."""
     from attnkit.runs import is_run
 
     there = Path(model).exists() or not model.startswith((".", "/", "~"))
@@ -29,7 +29,7 @@ def say_loading(model: str) -> None:
 
 @contextmanager
 def progress_bar(unit: str) -> Iterator[Progress]:
-    """A function to call as the work goes on, in units such as "heads"."""
+    """Yield a callback that reports progress in units such as "heads"."""
     if not console.terminal(sys.stderr):
         last = time.monotonic()
 

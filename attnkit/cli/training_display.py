@@ -1,4 +1,4 @@
-"""How the events of training are shown: live, as lines, as JSON, or not at all."""
+"""Display of training events: a live board, lines, JSON, or nothing."""
 
 import json
 import os
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from attnkit.recipe.schema import Recipe, TrainConfig
 
 Notice = Callable[[str], object]
-"""Called with the name of the first signal."""
+"""Callback with the name of the first signal."""
 
-REFRESHES = 4  # a second; each costs about a millisecond
+REFRESHES = 4  # per second; each takes about a millisecond
 
 
 @contextmanager
 def live_board(board: Board) -> Iterator[Callable[[events.Event], None]]:
-    """A board on standard error that is redrawn in place; gives what shows an event.
+    """Redraw a board on standard error in place, and yield a callback that shows an event.
 
-    Its last state stays on the screen, and above it what a user should be able to read later.
+    The last state stays on the screen, below the lines of notes, failures, preparation and skipped runs.
     """
     from rich.live import Live
     from rich.text import Text
@@ -53,15 +53,16 @@ def live_board(board: Board) -> Iterator[Callable[[events.Event], None]]:
 
 
 def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, as_json: bool, quiet: bool) -> None:
-    """Run trainings, show what happens, and print the comparison in the end.
+    """Run trainings, show their events, and print the comparison of all scored runs, even if a training fails.
 
-    `start(emit, notice=...)` carries them out, importing what is slow; `spec` is what advice on
-    memory refers to.
+    Args:
+        start: called as `start(emit, notice=...)` to run the trainings; imports slow modules itself.
+        spec: training settings that advice on memory refers to.
 
     Raises:
-        MemoryLimitError: it was exceeded.
-        StoppedError: a signal came; says how to go on.
-        AttnkitError: whatever the trainings raise; what was scored before is printed.
+        MemoryLimitError: If memory is exhausted.
+        StoppedError: If a signal arrives; the message has the command that resumes.
+        AttnkitError: As the trainings.
     """
     from attnkit.train.signals import StopSignals
 
@@ -84,7 +85,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
             failed.append(f"{event.variant} seed {event.seed}")
 
     def notice(signal: str) -> None:
-        """Report a signal, from its handler, which may have interrupted Python's buffers."""
+        """Report a signal; os.write, since the signal handler may have interrupted a write to a buffered stream."""
         again = "; Ctrl-C again leaves at once" if signal == "SIGINT" else ""
         if live is not None:
             board.message = f"{signal}: stopping{again}"  # the next refresh shows it
@@ -94,7 +95,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
 
     try:
         with StopSignals(notice) as stop, live or nullcontext(say_lines) as show:
-            import attnkit.experiment.training  # noqa: F401  (slow; signals are recorded)
+            import attnkit.experiment.training  # noqa: F401  (slow; signals are already recorded)
 
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
@@ -104,25 +105,25 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
         if known is None:
             raise
         raise _told(known, failed, len(board.runs)) from None
-    finally:  # what was trained is compared although others failed
+    finally:
         if scored and not as_json:
             _print_tables(scored[-1], quiet)
 
 
 def _told(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError:
-    """An error of trainings with the command that goes on, or without what was shown before."""
+    """Return an error of trainings with the command that resumes, or without reasons that were already printed."""
     if isinstance(error, StoppedError):
         fresh = "--fresh" in console.words()
         old = " (runs that it had not begun keep their old weights)" if fresh else ""
         return StoppedError(f"{error}{old}: {console.again(without=['--fresh'])}")
-    if failed and all(name in str(error) for name in failed):  # shown with their reasons
+    if failed and all(name in str(error) for name in failed):  # the board or the lines show the reasons
         count = f"{len(failed)} of {runs} runs failed"
         return type(error)(f"{count}, for the reasons above: {', '.join(failed)}")
     return error
 
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
-    """The comparison, after warnings about it."""
+    """Print the comparison, after its warnings."""
     from attnkit.show.comparison_tables import tables, warning_lines
 
     result = scored.comparison
@@ -133,23 +134,23 @@ def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
 
 
 def use_command(recipe: "Recipe", folder: str) -> str:
-    """The command that uses a trained model, for a shell."""
+    """Return a shell command that uses a trained model."""
     if recipe.task == "question-answering":
         return contexts_command(folder)
-    if not recipe.writes:  # it writes no text
-        text = "TEXT" if recipe.task == "tagging" else "a sentence"  # made-up sequences are none
+    if not recipe.writes:
+        text = "TEXT" if recipe.task == "tagging" else "a sentence"  # synthetic sequences are not sentences
         return command("visualize-attn", folder, text)
     return f"{command('generate', folder)} < input.txt"
 
 
 def contexts_command(folder: str) -> str:
-    """The command that answers questions from contexts, for a shell."""
+    """Return a shell command that answers questions from contexts."""
     files = ["--contexts", "passages.jsonl", "--prompts", "questions.txt"]
     return command("nbce", folder, *files)
 
 
 def command(*words: str) -> str:
-    """A command for a shell, with the options of the same plug-ins."""
+    """Return a shell command of attnkit, with --plugin for the loaded plug-ins."""
     from attnkit import mechanisms
 
     plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]

@@ -1,1 +1,1 @@
-"""One module a command: it parses, calls one function and draws what comes back."""
+"""Commands, one per module: each parses arguments, calls the package that does the work, and prints the result."""

@@ -1,4 +1,4 @@
-"""`attnkit align`: word alignments from the cross attention of a trained run."""
+"""`attnkit align`: word alignments from the cross-attention of a trained run."""
 
 import json
 from collections import Counter
@@ -54,8 +54,8 @@ def align(
 
     N pairs in give N lines out, such as 0-0 1-2 2-1: source word - target word, counted from 0 and
     separated by spaces in the text; with --format json, a list of such pairs for each sentence.
-    With --gold, print the alignment error rate instead: of every layer and head, unless one is
-    chosen.
+    With --gold, print the alignment error rate of the chosen head instead, or of every layer and
+    head.
 
       attnkit align RUN text.en text.de > links.txt
       attnkit align RUN valid.en valid.de --gold valid.links
@@ -103,7 +103,7 @@ def align(
 
 
 def _watched(pairs: Iterable[Pair], tokenizer: "Tokenizer", unknown: Counter[str]) -> Iterator[Pair]:
-    """The pairs; what the tokenizer does not know of them is added to `unknown`."""
+    """Yield the pairs, and count in `unknown` the characters and words that the tokenizer does not know."""
     for pair in pairs:
         for vocabulary, text in zip(tokenizer, pair, strict=True):
             unknown.update(vocabulary.unknown([text]))
@@ -111,7 +111,7 @@ def _watched(pairs: Iterable[Pair], tokenizer: "Tokenizer", unknown: Counter[str
 
 
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
-    """Sentence pairs of two files, or of standard input."""
+    """Yield the sentence pairs of two files, or of standard input if `source` is None."""
     if source is None:
         with open_lines("-") as lines:
             for number, line in enumerate(lines, 1):
@@ -135,7 +135,7 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
 
 
 def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
-    """Gold alignments of sentence pairs."""
+    """Read the gold alignments of sentence pairs."""
     from attnkit.analysis.word_alignment import gold, words
 
     with open_lines(file) as stream:
@@ -151,7 +151,7 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
 
 
 def table(title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]", rule: "LinkRule") -> "Table":
-    """A row per head."""
+    """Return a table with one row per head."""
     from attnkit.analysis.word_alignment import best
     from attnkit.show.table import Column, Table
 

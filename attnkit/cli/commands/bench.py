@@ -1,4 +1,4 @@
-"""`attnkit bench`: what mechanisms, training and decoding cost on this machine."""
+"""`attnkit bench`: time and memory of mechanisms, training and decoding on this machine."""
 
 from itertools import islice
 from pathlib import Path
@@ -79,7 +79,7 @@ def attention(
     from attnkit.show import bench_tables
 
     output.check_columns(columns, format)
-    output.choose(bench_tables.tables((), plan.Workload()), columns)  # a wrong name, said now
+    output.choose(bench_tables.tables((), plan.Workload()), columns)  # reports an unknown column before measuring
     if not budget > 0:  # NaN as well
         raise UsageError(f"--budget {budget:g}: must be more than 0 seconds")
     if not words:
@@ -108,7 +108,7 @@ def attention(
     points: list[Point] = []
     try:
         points.extend(measure(sweeps, workload, console.say))
-    finally:  # Ctrl-C, too, shows what is known
+    finally:  # after Ctrl-C, too, print the measurements so far
         if points and format == "json":
             output.write_json(bench_tables.record(points, workload))
         elif points:
@@ -201,7 +201,7 @@ def decode(
 
 
 def _print(title: str, speed: "Speed", table: "Table", format: str, profile: Path | None) -> None:
-    """The table, or what programs read."""
+    """Print the table or, with --format json, the record of a measurement."""
     if format == "json":
         output.write_json({"measured": title} | speed.record())
     else:

@@ -1,4 +1,4 @@
-"""`attnkit check`: whether an attention mechanism passes the contract tests."""
+"""`attnkit check`: contract tests of an attention mechanism."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def check(
     """Run the contract tests on an attention mechanism, in each role.
 
     They test that no query sees the future or padding, that decoding step by step equals one pass,
-    that the attention map reproduces the output, and more. The exit code is 1 if one fails.
+    that the attention map reproduces the output, and more. The exit code is 1 if a test fails.
 
       attnkit check performer
       attnkit check synthesizer-random trainable=false
@@ -46,7 +46,7 @@ def check(
     broken = [(role, result) for role, of_role in results.items() for result in of_role if result.state == "broken"]
     for role, result in broken:
         console.say(f"broken, {role}: {result.contract.name}: {result.text}")
-    # an error of the mechanism says by itself what is wrong
+    # if the mechanism raised an error, nothing was measured, and the error needs no advice
     measured = (result.contract for _, result in broken if result.measured is not None)
     for contract in dict.fromkeys(measured):
         console.say(f"to mend {contract.name}: {contract.advice}")
@@ -54,7 +54,7 @@ def check(
 
 
 def _results(word: str, role: "Role", values: Mapping[str, Any], depth: int) -> "list[Result]":
-    """The result of each contract for one layer; impossible options are an error of the user."""
+    """Return the result of each contract for one layer; invalid options raise an error for the user first."""
     from attnkit.contract import CONTRACTS, Subject, run
     from attnkit.contract.identities import supports_role
 
@@ -65,7 +65,7 @@ def _results(word: str, role: "Role", values: Mapping[str, Any], depth: int) -> 
 
 
 def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
-    """The worst result of each contract over layers that differ; the layer is named if it broke."""
+    """Return the worst result of each contract over layers that differ; the text of a broken one names the layer."""
     if len(layers) == 1:
         return layers[0]
     order, worst = ("not applicable", "kept", "broken"), []
@@ -78,7 +78,7 @@ def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
 
 
 def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
-    """A row per contract, a column per role."""
+    """Return a table with one row per contract and one column per role."""
     from attnkit.show.table import Cell, Column, Table
 
     def cell(role: "Role", found: "dict[Role, Result]") -> Cell:

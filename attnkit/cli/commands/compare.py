@@ -1,4 +1,4 @@
-"""`attnkit compare`: the outputs of scored runs side by side, and where they differ."""
+"""`attnkit compare`: the outputs of scored runs side by side, and their differences."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
 
 EXAMPLES = 3
-"""Examples on a terminal unless -n says otherwise."""
+"""Default number of examples with --format table."""
 
 
 def compare(
@@ -83,10 +83,9 @@ def compare(
 
 
 def _runs(folders: list[Path]) -> "list[Run]":
-    """The runs that the command line names, each once, in its order.
+    """Return the distinct runs in folders: the first run of each variant, then the second ones, and so on.
 
-    The first seed of each variant comes before all others, so that the first two runs are of two
-    variants where there are two.
+    The first two runs, whose examples are compared, are thus of different variants if there are several.
     """
     from attnkit.runs import find_runs
 

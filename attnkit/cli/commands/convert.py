@@ -1,4 +1,4 @@
-"""`attnkit convert`: another attention mechanism in a trained model, and what it costs."""
+"""`attnkit convert`: replacement of the attention mechanism of a trained model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -56,9 +56,9 @@ def convert(
     Each stage becomes a run, and the table compares them with the original run. Repeat the command
     to continue one that was stopped.
 
-    Of a causal Hugging Face model all layers get the mechanism, which reads its queries, keys and
-    values, the table has the perplexity of plain text, and one folder holds the last stage. A
-    command that was stopped begins anew; --fresh replaces the folder.
+    A causal Hugging Face model gets the mechanism in all layers, with the queries, keys and values
+    of the model. The table shows the perplexity of plain text, and only the last stage is kept, in
+    one folder. A command that was stopped starts over; --fresh replaces the folder.
 
       attnkit convert RUN --attention linear
       attnkit convert RUN --attention '{encoder: nystrom}' --tune 1000 train.lr=5e-4
@@ -89,7 +89,7 @@ def convert(
 
 
 class PlannedConversion(NamedTuple):
-    """What is converted, and what is told of it."""
+    """A conversion and the facts that the command prints."""
 
     settings: Any
     convert: Callable[..., object]
@@ -97,11 +97,11 @@ class PlannedConversion(NamedTuple):
     seed: int
     place: Path
     use: str
-    """The command that uses the last stage."""
+    """Shell command that uses the last stage."""
 
 
 def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) -> PlannedConversion:
-    """A run of attnkit."""
+    """Plan the conversion of a run."""
     from attnkit.cli.training_display import use_command
     from attnkit.experiment import conversion
     from attnkit.runs import Run
@@ -117,7 +117,7 @@ def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) ->
 
 
 def _of_pretrained(name: str, attention: str, words: list[str], how: dict[str, Any]) -> PlannedConversion:
-    """A Hugging Face model."""
+    """Plan the conversion of a Hugging Face model."""
     from attnkit.cli.training_display import contexts_command
     from attnkit.experiment import pretrained_conversion as conversion
 

@@ -1,4 +1,4 @@
-"""`attnkit data`: the corpus of a recipe, encoded before it is trained on."""
+"""`attnkit data`: encoding of the corpus of a recipe before training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ app = typer.Typer(help="Encode the corpus of a recipe before training.")
 
 @app.callback()
 def data() -> None:
-    """Makes `encode` a command of its own, although it is the only one."""
+    """Keep `encode` a subcommand; without a callback, Typer merges an only subcommand with its group."""
 
 
 @app.command("encode")

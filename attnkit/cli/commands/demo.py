@@ -1,4 +1,4 @@
-"""`attnkit demo`: the model that comes along translates a sentence and shows its attention."""
+"""`attnkit demo`: a translation by the shipped model, and its attention."""
 
 import shlex
 from dataclasses import replace
@@ -22,8 +22,8 @@ def demo(
 
     The model is the quickstart's best row, random+vanilla: its self-attention adds a learned matrix
     that does not depend on the text to scaled dot products. The second page compares its maps with
-    those of plain softmax attention on the same queries and keys. `demo` is also a name: use it
-    wherever a run is expected.
+    those of plain softmax attention on the same queries and keys. All commands that take a run
+    accept the name `demo`.
 
       attnkit demo
       attnkit demo "The tired kings will paint boats."

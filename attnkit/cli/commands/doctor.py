@@ -1,4 +1,4 @@
-"""`attnkit doctor`: what attnkit finds on this machine, and what is missing."""
+"""`attnkit doctor`: installed and missing packages, device, data and folders."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ EXTRAS = {
     "trackio": "trackio",
     "wandb": "wandb",
 }
-"""Extra -> the package for which it is there."""
+"""Package that each extra installs."""
 LIBRARIES = ("torch", "numpy", "sentencepiece", "sacrebleu", "rouge-score")
 
 
@@ -38,7 +38,7 @@ def doctor(
 ) -> None:
     """Show what attnkit finds here: versions, device, data and extras.
 
-    What is missing is named with the command that installs it.
+    For a missing package it shows the command that installs it.
 
       attnkit doctor
       attnkit doctor --data-dir corpora --format markdown
@@ -76,7 +76,7 @@ def _version(package: str, install: str, before: str = "") -> str:
 
 
 def _processor(device: str) -> list[tuple[str, str]]:
-    """Where models would compute."""
+    """Return the rows about the system, the device, the number of threads and the load."""
     import torch
 
     from attnkit.device import THREADS, load_warning, pick_device
@@ -95,7 +95,7 @@ def _processor(device: str) -> list[tuple[str, str]]:
 
 
 def _data(folder: Path | None) -> str:
-    """The corpora whose files are all in a folder."""
+    """Return a text about the corpora that are complete or incomplete in a folder."""
     from attnkit.recipe import corpus_cards
 
     if folder is None:
@@ -112,7 +112,7 @@ def _data(folder: Path | None) -> str:
 
 
 def _room(folder: Path) -> str:
-    """Whether a folder can be written, and the space on its disk."""
+    """Return a text about whether a folder is writable and the free space on its disk."""
     absolute = folder.absolute()
     existing = next(path for path in (absolute, *absolute.parents) if os.path.exists(path))
     free = shutil.disk_usage(existing).free

@@ -1,4 +1,4 @@
-"""`attnkit eval`: score trained runs, or the output of any system, side by side."""
+"""`attnkit eval`: scores of trained runs, models, or the output of any system, side by side."""
 
 import sys
 from collections.abc import Sequence
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from attnkit.scoring import Comparison, ScoreRow
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
-"""Options that do nothing with --hyp."""
+"""Options that have no effect with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 
 
 def _listed(what: str) -> str:
-    """Metrics that read outputs, contexts, labels or probabilities."""
+    """Return the metrics that read outputs, contexts, labels or probabilities, separated by commas."""
     return ", ".join(metrics_that_read(what))
 
 
 class EvalRequest(NamedTuple):
-    """What the command line says of the evaluation of models."""
+    """Settings of the evaluation from the command line."""
 
-    changes: dict[str, Any]  # of the recipes' eval sections
+    changes: dict[str, Any]  # to the eval sections of recipes
     splits: Sequence[str]
     baseline: str | None
     out: Path
-    corpus: dict[str, Any]  # where corpora come from: data_dir, offline
+    corpus: dict[str, Any]  # data_dir and offline
     fresh: bool
-    overrides: Sequence[str]  # KEY=VALUE of what may change after training; sweeps
+    overrides: Sequence[str]  # KEY=VALUE, for keys that may change after training, and sweeps
 
 
 def eval(
@@ -100,8 +100,8 @@ def eval(
     """Score trained runs, or the output of any system, side by side.
 
     Outputs are decoded once and stored in the run. Differences from the baseline have a 95 %
-    interval over sentences and training seeds; ^ marks what is not separable from the best. Answers
-    of a --model are stored in OUT/RECIPE/models/NAME.
+    interval over sentences and training seeds; ^ marks systems that are not separable from the best.
+    Answers of a --model are stored in OUT/RECIPE/models/NAME.
 
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
@@ -152,7 +152,7 @@ def eval(
 def _changes(
     metrics: str | None, tokenize: str | None, words: str | None, vectors: Path | None, lowercase: bool
 ) -> dict[str, Any]:
-    """What the command line sets in the eval section of a recipe."""
+    """Return the keys of a recipe's eval section that the options set."""
     from attnkit.scoring import TOKENIZERS, expand
 
     named = None if metrics is None else expand([name.strip() for name in metrics.split(",")])
@@ -173,7 +173,7 @@ def _changes(
 
 
 def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
-    """Refuse options that were given and do nothing here."""
+    """Raise UsageError if the command line has any of these options."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -181,7 +181,7 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
 
 
 def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> "Comparison":
-    """Score --hyp files; the first is the baseline."""
+    """Score --hyp files; the first file is the baseline."""
     from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED, side_by_side
     from attnkit.scoring.outputs import score_files
@@ -196,7 +196,7 @@ def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> "Comparis
 def _baseline(
     name: str | None, usual: Baselines, names: Sequence[str], methods: Sequence[str]
 ) -> tuple[Baselines, str | None]:
-    """The baseline of each recipe, and the baseline method where --baseline names one."""
+    """Return the baseline of each recipe, and the method if --baseline names a method, otherwise None."""
     if name is None:
         return usual, None
     for one in (name, Path(name).as_posix()):
@@ -208,7 +208,7 @@ def _baseline(
 
 
 def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest) -> "Comparison":
-    """Ask models, opened in this way, the questions of a recipe."""
+    """Score the answers of models to the questions of a recipe; `how` are the arguments of `open_model`."""
     name, recipe = question_recipe(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
     from attnkit.data.corpus import Corpus
@@ -231,7 +231,7 @@ def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], 
         limit, opening = None, how
         if is_run(model):
             limit = Run.open(model).recipe.data.max_length
-            if mixed:  # these options are for the Hugging Face models beside it
+            if mixed:  # these options are meant for the Hugging Face models only
                 opening = how | {"dtype": "float32", "chat": False, "template": ""}
         template = opening["template"] or CHAT_TEMPLATE * opening["chat"]
         reading = StoredContexts(chat=opening["chat"], template=template)
@@ -249,7 +249,7 @@ def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], 
 
 
 def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Comparison":
-    """Decode and score the finished runs that the command line names, each once."""
+    """Decode and score the finished runs that the command line names."""
     from attnkit.nbce.question_sets import evaluate_run
     from attnkit.runs import one_task
     from attnkit.scoring import side_by_side
@@ -278,7 +278,7 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Compari
 
 
 def _print(result: "Comparison", format: str, columns: str | None, notes: str | None) -> None:
-    """Warnings to standard error, the comparison to standard output."""
+    """Print the warnings to standard error and the comparison to standard output."""
     from attnkit.show.comparison_tables import comparison_table, tables, warning_lines
 
     for text in warning_lines(result):
@@ -286,7 +286,7 @@ def _print(result: "Comparison", format: str, columns: str | None, notes: str | 
     if format == "json":
         output.write_json(result.json())
         return
-    if format == "csv":  # programs want a column per metric
+    if format == "csv":  # one table with a column per metric, for programs
         found = [comparison_table(result)]
     else:
         found = tables(result, by_split=format == "table")

@@ -1,4 +1,4 @@
-"""`attnkit export`: a trained model for transformers, CTranslate2 or ONNX."""
+"""`attnkit export`: export of a trained model to transformers, CTranslate2 or ONNX."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""`attnkit generate`: translate, summarise or answer line by line with a trained run."""
+"""`attnkit generate`: outputs of a trained run for each line of a text."""
 
 import json
 import os
@@ -64,8 +64,8 @@ def generate(
     """Translate, summarise, answer or classify line by line with a trained run.
 
     N lines in give N lines out, in order (K times N with --n-best K); an empty line gives an empty
-    line. Defaults come from the search section of the run's recipe. A classifier prints the
-    likeliest label of each line.
+    line. Defaults come from the search section of the run's recipe. A classifier prints the most
+    probable label of each line.
 
       echo "A man rides a horse." | attnkit generate runs/translation/multi30k/vanilla/seed-1
       attnkit generate RUN input.txt --output output.txt --beam 8
@@ -110,7 +110,7 @@ def generate(
             engine = "auto" if alone and text_alone and able else "attnkit"
         model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
         found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
-        # of several ranks the main one writes; standard output of the others leads nowhere
+        # rank 0 writes; the standard output of other ranks is discarded
         with destination(output if group.is_main_process() else None) as write:
             for line, outputs in enumerate(found, 1):
                 ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)
@@ -119,7 +119,7 @@ def generate(
 
 
 def _warn(counts: "LineCounts", longest: int) -> None:
-    """Say what was not read or written as it is."""
+    """Warn of truncated lines and outputs, and of unknown and rare words."""
     from attnkit.data.rare_words import unlike_note
     from attnkit.data.tokenizer import unknown_note
 
@@ -135,7 +135,7 @@ def _warn(counts: "LineCounts", longest: int) -> None:
 
 
 def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc: int) -> None:
-    """Refuse what CTranslate2 cannot do, before anything is read."""
+    """Raise UsageError, before any line is read, for a model or options that CTranslate2 does not support."""
     from attnkit.export.exporting import check
 
     if nproc > 1:
@@ -153,7 +153,7 @@ def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc:
 
 
 def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
-    """What of a recipe or a search CTranslate2 does not have; "" where nothing."""
+    """Return a feature of the recipe or the search that CTranslate2 does not support, or ""."""
     from attnkit.recipe.export_rules import export_issue
 
     return export_issue(recipe, "ctranslate2") or (
@@ -186,7 +186,7 @@ def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | En
 
 
 def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
-    """The options of a classifier: `batch_tokens`; what does nothing is refused."""
+    """Return the only search option of a classifier, `batch_tokens`.  Raises UsageError for search options."""
     if given := [
         name for name, value in options.items() if value is not None and name not in ("n_best", "batch_tokens")
     ]:
@@ -198,7 +198,7 @@ def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str,
 
 
 def _shown(line: int, rank: int, output: tuple[str, float], scores: bool, as_json: bool) -> str:
-    """One output in the form that is printed; the score is null where no such output exists."""
+    """Return a line to print for an output; in JSON, the score of an impossible output is null."""
     text, score = output
     if as_json:
         fields = {"line": line, "rank": rank, "score": finite(score), "text": text}

@@ -1,4 +1,4 @@
-"""`attnkit mechanisms`: the attention mechanisms, and what one of them can do."""
+"""`attnkit mechanisms`: the list of attention mechanisms, and the properties of each."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def mechanisms(
 ) -> None:
     """List the attention mechanisms with formula, cost, roles and source, or explain one.
 
-    Everything is read from the source files of the mechanisms; none is imported.
+    The facts are read from the source files of the mechanisms, without importing them.
 
       attnkit mechanisms
       attnkit mechanisms performer
@@ -54,7 +54,7 @@ def mechanisms(
 
 
 def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
-    """A row per mechanism; columns with a number are left out where a screen is narrow."""
+    """Return a table with one row per mechanism; on a narrow screen, columns with a priority are left out."""
     from attnkit.show.table import Column, Table
 
     def yes(which: str) -> "Callable[[MechanismSpec], str]":
@@ -90,7 +90,7 @@ def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
 
 
 def explained(facts: "MechanismSpec") -> "RenderableType":
-    """Name and formula, the docstring, abilities, options and the worked number."""
+    """Return the name, formula, docstring, properties and options of a mechanism."""
     from rich.console import Group
     from rich.text import Text
 
@@ -101,7 +101,7 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
-    # each paragraph and each item of a list is a line, which the screen wraps
+    # joins the lines of each paragraph and list item, so that rich wraps them to the width of the screen
     paragraphs = re.sub(r"(?<!\n)\n(?!\n|- )", " ", facts.doc.partition("\n")[2].strip())
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
@@ -125,7 +125,7 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
 
 
 def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
-    """What a mechanism can do, in two columns."""
+    """Return the properties of a mechanism as rows of two columns."""
     from attnkit.recipe.common_names import also_known_as
 
     def able(yes: bool) -> str:

@@ -1,4 +1,4 @@
-"""`attnkit nbce`: answer from more context than a model was trained for."""
+"""`attnkit nbce`: answers from more context than a model was trained for."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
 MERGING = ("entropy", "mean", "max", "weighted")
-LONGEST = 100  # maximum tokens of an answer, where there is room for so many
+LONGEST = 100  # default maximum number of tokens in an answer, if they fit
 ALPHA = 0.5
 
 
@@ -107,7 +107,7 @@ def nbce(
     from attnkit.nbce.contexts import find, from_file, prepare
     from attnkit.nbce.merge import Rule
 
-    # everything that needs no model is checked before it is loaded
+    # check everything that needs no model before loading it
     read = [one for path in find(context or ()) for one in from_file(path)]
     read += [] if contexts is None else from_file(contexts, lines=True)
     kept, notes = prepare(read, len)
@@ -134,7 +134,7 @@ def nbce(
 
 
 def _opened(model: str, methods: Sequence[str], template: str, **how: Any) -> "ContextReader":
-    """The model, which can answer by these methods."""
+    """Open the model, and check that it supports the methods."""
     from attnkit.nbce import open_model
     from attnkit.nbce.answer import check_method
 
@@ -146,7 +146,7 @@ def _opened(model: str, methods: Sequence[str], template: str, **how: Any) -> "C
 
 
 def _search(sample: bool, temperature: float | None, **given: int | None) -> "SearchConfig":
-    """How answers are searched: greedily by default."""
+    """Return the search settings of answers, greedy by default."""
     from attnkit.recipe.schema import SearchConfig
 
     if temperature == 0 and sample:
@@ -156,7 +156,7 @@ def _search(sample: bool, temperature: float | None, **given: int | None) -> "Se
 
 
 def _questions(texts: Sequence[str], file: str | None, piped: bool) -> list[str]:
-    """The prompts, without those of standard input."""
+    """Return the prompts, except those of standard input."""
     with open_lines(file) if file and not piped else nullcontext(()) as lines:
         found = [*texts, *lines]
     if not found and not piped:
@@ -167,7 +167,7 @@ def _questions(texts: Sequence[str], file: str | None, piped: bool) -> list[str]
 
 
 def _choices(text: str | None) -> list[str]:
-    """The answers of --choices."""
+    """Return the answers of --choices.  Raises UsageError unless there are two or more distinct ones."""
     labels = [word.strip() for word in text.split(",")] if text is not None else []
     if text is not None and len({*filter(None, labels)}) < max(2, len(labels)):
         raise UsageError("--choices: give two or more answers, as in positive,negative")

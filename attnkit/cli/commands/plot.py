@@ -1,4 +1,4 @@
-"""`attnkit plot`: learning curves of runs, and their scores against what they cost."""
+"""`attnkit plot`: learning curves of runs, and their scores against time, parameters and other values."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def plot(
 
 
 def _view(name: str, folders: list[Path], save: Path | None) -> None:
-    """Systems by tasks, or their differences with intervals."""
+    """Plot an overview of systems by tasks, or the differences from the baseline with intervals."""
     from attnkit.runs import find_runs
     from attnkit.runs.find import baselines
     from attnkit.scoring.overview import overview

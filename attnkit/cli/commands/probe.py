@@ -1,4 +1,4 @@
-"""`attnkit probe`: studies of attention, one a subcommand."""
+"""`attnkit probe`: studies of attention, one per subcommand."""
 
 from functools import partial
 from itertools import islice
@@ -31,7 +31,7 @@ app = typer.Typer(help="Study attention: which heads matter, noise, entropy, ran
 
 
 def _chosen(kind: list[str] | None, layer: list[str] | None, head: list[str] | None, device: str) -> dict[str, Any]:
-    """Which maps are studied, and where."""
+    """Return the arguments of a study that select maps and the device."""
     return {
         "kinds": [one for one in KINDS if one in kind] if kind else None,
         "layers": options.numbers("--layer", layer),
@@ -51,7 +51,7 @@ def _title(run: "Run") -> str:
 
 
 def _rows(run: "Run", split: str, rows: int | None, data_dir: Path | None, offline: bool) -> "list[Row]":
-    """The first rows of a split of the run's corpus."""
+    """Return the first rows of a split of the run's corpus, or all if `rows` is None."""
     from attnkit.scoring.evaluation import corpus_of
 
     return list(islice(corpus_of(run, data_dir, offline).rows(split), rows))
@@ -194,7 +194,7 @@ def rank(
     """Measure the rank of the attention maps of trained runs.
 
     The effective rank is exp of the entropy of the normalised singular values (Roy and Vetterli
-    2007): the number of tokens if each attends to a different one, 1 if all attend alike.
+    2007): the number of tokens if each attends to a different token, 1 if all attend alike.
 
       attnkit probe rank runs/quickstart
     """

@@ -1,4 +1,4 @@
-"""`attnkit recipe`: list, show, explain and copy recipes."""
+"""`attnkit recipe`: the list, text, meaning and copies of recipes."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def list_recipes(
 
 @app.command("show")
 def show(recipe: RecipeName, overrides: Overrides = None, *, variant: Variants = None) -> None:
-    """Print a recipe: the file as it is, or variants with every value filled in.
+    """Print a recipe: the file as it is, or variants with all values filled in.
 
     attnkit recipe show quickstart
     attnkit recipe show quickstart train.steps=200 --variant linear
@@ -85,7 +85,7 @@ def explain(
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
 
-    Prints the values that it sets and where they come from, to which formats its models can be
+    Prints the values that the recipe sets and their origin, the formats to which its models can be
     exported, and for each variant the parameters, memory, padding in batches of the real data and
     training time, estimated from a few updates on this machine.
 
@@ -110,7 +110,7 @@ def explain(
         prepared = None if quick else _prepared(file, name, data_dir, not download)
         costs[name] = cost = cost_of(file.variants[name], prepared, device, auto)
         if cost.pace and file.variants[name].train.precision == "auto":
-            auto = cost.pace.precision  # as in training, the first row chooses for all
+            auto = cost.pace.precision  # as in training, the first variant's choice holds for all
     tables.append(recipe_tables.costs(costs, file.variants))
     if format == "json":
         parts = {one.title: {"rows": one.records(), "notes": one.notes} for one in tables}
@@ -155,14 +155,14 @@ def schema() -> None:
 
 
 def _read(path: Path) -> str:
-    """The text of a recipe file, which may be wrong in every other way."""
+    """Return the text of a recipe file, which need not be a valid recipe."""
     from attnkit.recipe.yaml_nodes import read_text
 
     return read_text(path)
 
 
 def _moved(source: Path, target: Path) -> str:
-    """The text of a recipe for another folder, from where what it extends is found, too."""
+    """Return the text of a recipe for another folder, with `extends` changed so that it names the same recipe."""
     from attnkit.recipe import library, resolve
 
     text = _read(source)
@@ -177,7 +177,7 @@ def _moved(source: Path, target: Path) -> str:
 
 
 def _prepared(file: "RecipeFile", name: str, data_dir: Path | None, offline: bool) -> "PreparedData | None":
-    """The data of a variant; None, and a warning that says what to do, where it is not here."""
+    """Return the data of a variant; None, with a warning, if the data or the initial weights are unavailable."""
     from attnkit.data.preparation import prepare
     from attnkit.experiment.initial_weights import initial_run
     from attnkit.recipe.corpus_cards import load as card

@@ -1,4 +1,4 @@
-"""`attnkit report`: runs as one page, or as Markdown with drawings."""
+"""`attnkit report`: a report of runs as a web page, Markdown with drawings, or a picture."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +28,8 @@ def report(
 
     It contains the table of `attnkit eval`, learning curves, examples of the largest gains and
     losses, how the recipes differ, versions, machines and hashes. The page is one file that needs
-    no network. A picture shows the differences to the baseline, systems by tasks, of runs of any
-    tasks.
+    no network. A picture shows the differences from the baseline, systems by tasks; the runs may be
+    of several tasks.
 
       attnkit report runs/quickstart
       attnkit report runs/quickstart -o appendix.md
@@ -65,6 +65,6 @@ def report(
             write_output(folder / name, drawing)
         files.save(output, text, f" and its drawings in {folder}")
     except BaseException:
-        with suppress(OSError):  # it holds drawings
+        with suppress(OSError):  # the folder is not empty
             folder.rmdir()
         raise

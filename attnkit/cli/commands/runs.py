@@ -1,4 +1,4 @@
-"""`attnkit runs`: what there is, packing it, and removing checkpoints of finished runs."""
+"""`attnkit runs`: the list of runs, packing of results, and removal of checkpoints of finished runs."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ Folder = Annotated[Path, Argument(metavar="DIR", help="Folder of runs. [default:
 
 
 class RunsGroup(Group):
-    """`attnkit runs [DIR]` is `attnkit runs list [DIR]`."""
+    """Group in which `attnkit runs [DIR]` means `attnkit runs list [DIR]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
@@ -101,7 +101,7 @@ def pack(
         "weights. (Whole runs are folders, for tar.)",
     ),
 ) -> None:
-    """Pack the results of finished runs, one small file each.
+    """Pack the results of finished runs, one small file per run.
 
     Results are opened like runs by eval, compare, plot, report, verify and runs, without unpacking.
     The same runs give the same bytes.

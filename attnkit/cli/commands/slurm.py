@@ -14,8 +14,7 @@ from attnkit.recipe import load
 from attnkit.text import quoted
 
 TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}", re.ASCII)
-"""Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds; days-hours, with :minutes and
-:seconds."""
+"""Slurm's formats: minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
 
 SCRIPT = Template("""\
 #!/usr/bin/env bash
@@ -51,9 +50,9 @@ NOT_IN_SCRIPTS = {
     **dict.fromkeys(("jobs", "nproc", "dry_run"), "is not for a script, whose processes srun starts; leave it out"),
     "fresh": "would begin again whenever the job is requeued: leave it out, and use another --out",
 }
-"""Parameters of `train` that a script cannot have, and why."""
+"""Parameters of `train` that a script cannot use -> reason."""
 AHEAD = 120
-"""Seconds before the limit at which trainings are asked to stop."""
+"""Number of seconds before the time limit at which Slurm sends SIGTERM."""
 
 
 def slurm(
@@ -78,7 +77,7 @@ def slurm(
     """
     if not TIME.fullmatch(time):
         raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
-    if 0 < _seconds(time) <= 2 * AHEAD:  # Slurm: 0 is no limit; others would be requeued for ever
+    if 0 < _seconds(time) <= 2 * AHEAD:  # 0: no limit; a job with a shorter limit would be requeued forever
         raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
     if save is not None and not save.name.isprintable():
         raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
@@ -108,7 +107,7 @@ def slurm(
 
 
 def _seconds(time: str) -> int:
-    """A time of Slurm: minutes[:seconds], hours:minutes:seconds or days-hours[:...]."""
+    """Convert a time in one of Slurm's formats to seconds."""
     days, _, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     sizes = (3600, 60, 1) if days or len(parts) == 3 else (60, 1)
@@ -116,10 +115,9 @@ def _seconds(time: str) -> int:
 
 
 def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Of the words for `attnkit train`: overrides and variants.
+    """Return the overrides and variants among the arguments of `attnkit train`.
 
-    Raises:
-        UsageError, ParserError: `attnkit train` or the script cannot use one.
+    Raises UsageError or ParserError if `attnkit train` or the script cannot use an argument.
     """
     from attnkit.cli import load as load_command
     from attnkit.cli.commands.train import sort_words

@@ -1,4 +1,4 @@
-"""`attnkit train`: run the trainings of a recipe and print the table that compares them."""
+"""`attnkit train`: training of the variants of a recipe, and the table that compares them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 PLAN = {"run": 2, "parameters": 1}
-"""Columns of --dry-run that a narrow screen can do without."""
+"""Priorities of columns of --dry-run that are left out on a narrow screen."""
 
 
 def train(
@@ -62,7 +62,7 @@ def train(
     command at any time. Keys with several values make variants of all combinations. With --jobs N,
     each run gets its share of the cores (or of OMP_NUM_THREADS threads, if set), and a failed run
     does not stop the others. With --nproc N, or under torchrun, N processes train each run together
-    (train.parallel). Runs that --tune chose a value for go on with it.
+    (train.parallel). Variants keep a value that --tune chose before.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
@@ -114,7 +114,7 @@ def train(
 def _follow(
     parts: "Sequence[TrainingSettings]", tuning: "Tuning | None", jobs: int, *, as_json: bool, quiet: bool
 ) -> None:
-    """Train the last part, after the trials where there are some, and show what happens."""
+    """Train the runs of the last part, after the trials if there are any, and display the training."""
     from attnkit.cli.training_display import follow
     from attnkit.show.training_board import Board, BoardRun
 
@@ -145,7 +145,7 @@ def _load(recipe: str, words: Sequence[str], more: Sequence[str] = ()) -> "Recip
 def _tuning(
     how: "TrainingSettings", recipe: str, words: Sequence[str], tune: str | None, steps: int | None
 ) -> "tuple[TrainingSettings, Tuning | None]":
-    """The settings with what earlier trials chose, and the plan of the trials to come."""
+    """Return the settings with the values chosen by earlier trials, and the plan of new trials, or None."""
     from attnkit.experiment.settings import recorded_values
 
     names = how.variants or ()
@@ -166,7 +166,10 @@ def _tuning(
 
 
 def sort_words(words: Sequence[str], variants: list[str], seeds: list[int]) -> tuple[list[str], list[str], list[int]]:
-    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
+    """Return the overrides, variants and seeds; `--variant a b` and `--seed 1 2` are accepted.
+
+    Raises UsageError for any other argument.
+    """
     settings, more, numbers = [], list(variants), list(seeds)
     for word in words:
         if "=" in word:
@@ -183,7 +186,7 @@ def sort_words(words: Sequence[str], variants: list[str], seeds: list[int]) -> t
 
 
 def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
-    """Refuse a number of ranks that cannot be.  Raises UsageError, RecipeError."""
+    """Raise RecipeError or UsageError if the number of ranks is impossible for a variant or with --jobs."""
     from attnkit.recipe.capability import ranks_issue
 
     for name in (plan.variants or ()) if ranks > 1 else ():
@@ -196,7 +199,7 @@ def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
 
 
 def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
-    """How much is trained, where, and with which values of earlier trials."""
+    """Print the number of variants, runs and trials, the folder, and the values that earlier trials chose."""
     counts = {"variant": len(plan.variants or ()), "run": len(plan.runs())}
     counts |= {"trial": len(tuning.trials)} if tuning is not None else {}
     numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
@@ -206,7 +209,7 @@ def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
 
 
 def _check_data(plan: "TrainingSettings") -> None:
-    """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
+    """Check for --dry-run, without downloading, the metrics, packages and splits, as training does."""
     from attnkit.data.preparation import check_rows_fit, check_splits
     from attnkit.scoring import check_scorable
     from attnkit.train.log_writers import check_installed
@@ -228,9 +231,9 @@ def _check_data(plan: "TrainingSettings") -> None:
 
 
 def _announce(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_json: bool) -> None:
-    """--dry-run: the trainings, their size, their folder, and what would be done with them.
+    """Print for --dry-run each run with its state, number of parameters and folder.
 
-    Raises the error by which the first one would be refused.
+    Raises the error of the first run that cannot be trained.
     """
     from attnkit.device import sharing, threads_each
     from attnkit.experiment.cost import parameters
@@ -278,7 +281,7 @@ def _announce(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_
 
 
 def _next_commands(plan: "TrainingSettings") -> None:
-    """Commands that use the trained runs."""
+    """Print commands that use the trained runs."""
     from attnkit.cli.training_display import command, use_command
 
     file, planned = plan.file, plan.runs()

@@ -1,4 +1,4 @@
-"""`attnkit verify`: whether runs, their scores and a table of them are still what they were."""
+"""`attnkit verify`: check that runs, their scores and a table of scores are unchanged."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def verify(
         found += verification.verify_table(tabled, found)
     if format in ("table", "markdown", "latex"):
         tables = _shown(found)
-    else:  # one row a check, for programs
+    else:  # one row per check, for programs
         rows = tuple((Cell(check.run, check._asdict()),) for check in found)
         tables = [Table("", (Column("run", align="left"),), rows)]
     output.write_tables(output.choose(tables, columns), format)
@@ -66,7 +66,7 @@ def verify(
 
 
 def _folders(target: str, out: Path) -> "list[FoundPath]":
-    """The runs that a word of the command line means, damaged ones included."""
+    """Return the runs of a recipe or in a folder, damaged runs included.  Raises MissingInputError without any."""
     from attnkit.recipe import load
     from attnkit.runs import run_path
     from attnkit.runs.demo import located
@@ -87,7 +87,7 @@ def _folders(target: str, out: Path) -> "list[FoundPath]":
 
 
 def _shown(found: "Sequence[Check]") -> "list[Table]":
-    """What was counted of each run, and all that is not as recorded."""
+    """Return a table of the numbers of checks per run and state, and a table of all checks that did not match."""
     from attnkit.runs.demo import named
     from attnkit.show.table import NONE, Table
 

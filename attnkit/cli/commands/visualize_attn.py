@@ -1,4 +1,4 @@
-"""`attnkit visualize-attn`: what a model attends to, on the terminal, as a picture, as a page."""
+"""`attnkit visualize-attn`: attention maps of a model on the terminal, as a picture or as a web page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,9 +22,9 @@ ScaleWord = Literal["linear", "log", "row"]
 NUMBERS = (".npz", ".csv")
 PAGES = (".html", ".htm")
 PREFERRED: tuple[KindWord, ...] = ("cross", "decoder", "encoder")
-"""What is shown unless --kind says otherwise: the first that the model has."""
+"""Kinds in order of preference; without --kind, the first kind that the model has is shown."""
 MOST_MAPS, FEWEST_MAPS = 48, 8
-"""Maps of layers and heads in a grid or picture: of all models together, of each at least."""
+"""Maximum number of maps in a grid or picture over all models, but at least the second number for each model."""
 
 
 def visualize_attn(
@@ -98,7 +98,7 @@ def visualize_attn(
     for one in captures:
         if note := one.facts.get("note"):
             console.warn(f"{one.model}: {note}")
-    # the preferred kind among those that all models have, else among those of the first
+    # the preferred kind that all models have, otherwise that the first model has
     wanted = (one for some in (captures, captures[:1]) for one in PREFERRED if all(one in c.maps for c in some))
     first = kind if kind else next(wanted)
     adapted = [look.adapted(one) for one in captures]
@@ -122,7 +122,7 @@ def visualize_attn(
 
 
 class Look(NamedTuple):
-    """How maps are drawn."""
+    """Settings for drawing maps."""
 
     scale: ScaleWord
     words: bool
@@ -130,7 +130,7 @@ class Look(NamedTuple):
     hide_first: bool
 
     def adapted(self, capture: "Capture") -> "Capture":
-        """Maps of words, and without what is hidden."""
+        """Return the capture with words merged and hidden tokens removed."""
         maps = {kind: maps.by_word() if self.words else maps for kind, maps in capture.maps.items()}
         hidden = {"special": self.hide_special, "first": self.hide_first}
         return replace(capture, maps={kind: one.without(**hidden) for kind, one in maps.items()})
@@ -146,9 +146,9 @@ def _captures(
     device: str,
     offline: bool,
 ) -> "list[Capture]":
-    """The maps of one model, and with `reference` those of exact softmax.
+    """Return the maps of one model and, with `reference`, the maps of exact softmax.
 
-    `kinds`: none: the preferred one that the model has; several: those of them that it has.
+    Without `kinds`, only the preferred kind that the model has is captured; with several, all kinds that it has.
     """
     from attnkit.recipe.schema import SearchConfig
     from attnkit.runs import Run, is_run
@@ -187,7 +187,7 @@ def _captures(
 
 
 def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, read: str) -> None:
-    """Each model's heads by what one word reads of another, in the first kind that has both."""
+    """Print each model's heads ranked by the attention of `reader` to `read`, in the first kind with both words."""
     from attnkit.analysis.word_attention import has_word
     from attnkit.show.probe_tables import reading_table
 
@@ -203,7 +203,7 @@ def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, rea
 
 
 def _drawn(captures: "Sequence[Capture]", kind: "Kind", **every: bool) -> "list[Capture]":
-    """The layers and heads of which each gets a map."""
+    """Return the captures with the layers and heads to draw."""
     most = max(MOST_MAPS // len(captures), FEWEST_MAPS)
     chosen = [{kind: one.maps[kind]} if kind in one.maps else {} for one in captures]
     return [
@@ -220,7 +220,7 @@ def _views(
     scale: ScaleWord,
     view: str | None,
 ) -> "Iterator[RenderableType]":
-    """What the terminal shows, from top to bottom."""
+    """Yield the maps for the terminal, from top to bottom."""
     from rich.text import Text
 
     from attnkit.show.map_screens import MapComparison, MapGrid
@@ -236,7 +236,7 @@ def _views(
 
 
 def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind: "Kind", look: Look) -> None:
-    """Say how to see layers and heads that were left out, and how to hide what takes most."""
+    """Print which options show layers and heads that were left out, and which hide an attention sink."""
     from attnkit.analysis.map_statistics import attention_sink
     from attnkit.show.attention_matrix import selection_text, sink_text
 
@@ -254,7 +254,7 @@ def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind:
 def _write(
     path: Path, captures: "Sequence[Capture]", adapted: "Sequence[Capture]", kind: KindWord | None, look: Look
 ) -> None:
-    """A page, which adapts maps itself, or numbers."""
+    """Write a page, which merges words and hides tokens itself, or a file of numbers."""
     if path.suffix.lower() in PAGES:
         from attnkit.show.map_page import page
 
