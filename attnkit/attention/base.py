@@ -89,7 +89,8 @@ class Attention(nn.Module, ABC):
     cross: ClassVar[bool] = True
     """Whether the mechanism can attend to another sequence."""
     limit: int | str | None = None
-    """Maximum number of positions that the weights support; "max_length" in a class, a number in an instance."""
+    """Maximum number of positions that the weights support: "max_length" in a class, a number in an instance; None: no
+    maximum."""
     positions: ClassVar[tuple[str, ...]] = ("rope", "alibi", "relative")
     """Position encodings (`model.positions`) that work with this mechanism."""
     map: ClassVar[str] = "exact"

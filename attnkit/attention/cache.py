@@ -16,8 +16,8 @@ GROWTH = 64
 class Buffer:
     """Storage that the caches of successive states share, as their attribute `buffer`.
 
-    `claimed` is the number of positions that belong to some state. Only the cache that ends there may write behind
-    itself; any other cache is copied first, so that no state changes.
+    `claimed` is the number of positions that belong to some state. Only the cache that ends there may write after
+    its end; any other cache is copied first, so that no state changes.
     """
 
     def __init__(self, whole: Float[Tensor, "B H room D"]) -> None:

@@ -61,7 +61,10 @@ def check_length(mask: Mask, limit: int, word: str) -> None:
 
 
 def position_count(mask: Mask, limit: int) -> int:
-    """Return an upper bound of the number of positions in a mask: its columns, or `limit` in an exported graph."""
+    """Return an upper bound of the positions in a mask: its number of columns, at most `limit`.
+
+    An exported graph must allow any length: there it is `limit`.
+    """
     return limit if torch.compiler.is_exporting() else min(mask.k_pos.shape[1], limit)
 
 
@@ -110,7 +113,7 @@ class SliceLayer(nn.Module):
 
 
 def first_layer(reads: Literal["layer", "slice"], heads: int, width: int) -> nn.Module:
-    """Return the first layer of a Dense Synthesizer: identity if it is `layer.q`, otherwise a `SliceLayer`."""
+    """Return the first layer of a Dense Synthesizer: identity if `layer.q` takes its place, otherwise `SliceLayer`."""
     return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
 
 

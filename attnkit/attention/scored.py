@@ -159,7 +159,7 @@ class Scored(Attention):
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // per_query)
         # keys behind the last query of a causal block are hidden from the whole block
         hide_later_keys, blocks = mask.causal and queries == values.shape[2], list[RowBlock]()
-        for first in reversed(range(0, queries, size)):  # most keys first: later blocks fit into freed memory
+        for first in reversed(range(0, queries, size)):  # largest first: later blocks fit into the memory it frees
             last = min(first + size, queries)
             blocks.append(RowBlock(first, last, last if hide_later_keys else values.shape[2]))
 

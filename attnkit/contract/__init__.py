@@ -2,7 +2,7 @@
 
 A contract is a name, a statement and a function of a `Subject`: a mechanism with options in one role. The function
 yields the errors that it measures, or raises `Broken`. The tests run all contracts on all mechanisms, and
-`attnkit check NAME` on one mechanism.
+`attnkit check WORD` on one mechanism.
 
 Start with `suite.CONTRACTS` (all contracts), `subject.Subject` (a mechanism under test) and `identities` (quantities
 that must be equal). Imports `mechanisms`, `layers` and the packages below them.

@@ -68,10 +68,10 @@ def branches(subject: Subject) -> Iterator[float]:
             for start, tokens in ((0, length - 1), (length - 1, 1)):
                 if tokens:
                     state = _next(layer, rows[:1], start, tokens, state).state
-            first_tokens = [_next(layer, text[None], length, 1, state) for text in rows]
+            first_tokens = [_next(layer, row[None], length, 1, state) for row in rows]
             second_tokens = [
-                _next(layer, text[None], length + 1, 1, first.state)
-                for text, first in zip(rows, first_tokens, strict=True)
+                _next(layer, row[None], length + 1, 1, first.state)
+                for row, first in zip(rows, first_tokens, strict=True)
             ]
         for index, outputs in enumerate((first_tokens, second_tokens)):
             location = f"continuations of {length} cached tokens, token {index + 1}"
@@ -79,7 +79,7 @@ def branches(subject: Subject) -> Iterator[float]:
 
 
 def _next(layer: MultiHead, x: Tensor, start: int, tokens: int, state: State) -> Out:
-    """Return the output for `new` tokens from column `start` on, with a packed mask as in decoding."""
+    """Return the output for `tokens` tokens from column `start` on, with a packed mask as in decoding."""
     mask = Mask.packed(start + tokens, x.device, causal=True, start=start)
     out: Out = layer(x[:, start : start + tokens], mask, state=state)
     return out
@@ -101,7 +101,7 @@ def cached(subject: Subject) -> Iterator[float]:
 
 
 def beams(subject: Subject) -> Iterator[float]:
-    """Compare three beams a sentence, folded into the queries, to keys repeated three times."""
+    """Compare three beams per sentence, folded into the queries, to keys repeated three times."""
     layer, valid = subject.layer, right_padded(13, 5)
     x, memory = inputs(6, 4), inputs(2, 13)
     again = Mask.cross(valid.repeat_interleave(3, 0), 4)

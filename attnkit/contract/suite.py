@@ -14,7 +14,10 @@ CROSS: tuple[Role, ...] = ("cross",)
 
 
 class Contract(NamedTuple):
-    """A property that mechanisms must have: `measure` yields errors, `advice` tells how to fix a mechanism."""
+    """A property that mechanisms must have in some roles.
+
+    `statement` describes it, `measure` yields the errors, and `advice` tells how to fix a mechanism.
+    """
 
     name: str
     statement: str

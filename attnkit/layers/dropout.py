@@ -39,7 +39,7 @@ class Dropout(nn.Module):
 
 
 def _product(x: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """Return x * stays * scale, rounded once; a scale in bfloat16 would be off by 0.3 %."""
+    """Return x * keep * scale, rounded once; a scale in bfloat16 would be off by 0.3 %."""
     return torch.addcmul(x.new_zeros(()), x, keep, value=scale)
 
 

@@ -112,12 +112,13 @@ class MultiHead(nn.Module):
         """Return a layer with the mechanism that a recipe calls `word`.
 
         Args:
-            causal: True if the layer will hide the future, False if it will attend in both directions.
+            causal: True if the layer will hide the future, False if it will attend in both directions; None: unknown.
             biases: Whether the projections have biases.
             options: Options of the mechanism and of the layer, as in a recipe.
 
         Raises:
-            UsageError: If heads do not divide width, an argument is unknown, or the mechanism cannot have this role.
+            UsageError: If heads do not divide width, the word or an option is unknown (the nearest is named), or the
+                mechanism cannot have this role.
         """
         if heads < 1 or width < 1 or width % heads:
             raise UsageError(f"heads must divide width, got width {width} and heads {heads}")

@@ -40,7 +40,7 @@ class Rotary(nn.Module):
     def cos_sin(
         self, x: Float[Tensor, "*n D"], positions: Int[Tensor, "b T"]
     ) -> tuple[Float[Tensor, "b 1 T C"], Float[Tensor, "b 1 T C"]]:
-        """Return the cosines and sines of the C pairs of heads like x."""
+        """Return the cosines and sines for the C = D / 2 pairs of channels of x, in its dtype."""
         # float64, and no buffer, which a cast to 16 bits would round: large positions need the digits
         half = torch.arange(0, x.shape[-1], 2, dtype=torch.float64, device=x.device)
         angles = positions[:, None, :, None] * self.base ** (-half / x.shape[-1])

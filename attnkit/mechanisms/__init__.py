@@ -105,7 +105,7 @@ def word_of(mechanism: "type[Attention]") -> str:
 
 
 def plugin_error(error: BaseException) -> str | None:
-    """Return an error caused by a mechanism from outside attnkit, with its file; None for other errors."""
+    """Return the message, with the file, of an error caused by a mechanism from outside attnkit; None otherwise."""
     files = {str(spec.path) for spec in map(facts, names()) if spec.origin != "attnkit"}
     if not files:
         return None

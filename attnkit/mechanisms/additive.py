@@ -29,7 +29,7 @@ PARTS, SHORTEST = 8, 8
 """Number of blocks into which the queries of causal sequences are split on a CPU, as the first blocks need fewer keys,
 and minimum number of queries in a block."""
 REACH = 40.0
-"""Maximum |x| for which e^(2 x) is neither 0 nor infinite in float32, so that products of two factors are not NaN."""
+"""Maximum |x| of the factored form: e^(2 x) is then neither 0 nor infinite in float32, so that no product is NaN."""
 
 
 class QueryBlock(NamedTuple):
@@ -141,7 +141,7 @@ class Additive(Scored):
         if torch.compiler.is_exporting():  # blocks depend on values
             hidden = (left[:, :, :, None] + right[:, :, None]).tanh()  # [B, H, T, S, u]
             return (hidden @ weight[:, None, :, None])[..., 0]
-        if left.shape[2] == 1 and not torch.is_grad_enabled():  # as many units as key values
+        if left.shape[2] == 1 and not torch.is_grad_enabled():  # [B, H, S, u], as large as the keys
             units = torch.add(2 * left, right, alpha=2).sigmoid_().mul_(2 * weight[:, None])
             return (units.sum(-1) - weight.sum(-1)[:, None])[:, :, None]  # [B, H, 1, S]
         scores: Tensor = TanhScores.apply(  # type: ignore[no-untyped-call]

@@ -102,10 +102,7 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tup
         q, k, v, logs = (F.pad(x, (0, 0, 0, padding)) for x in (q, k, v, logs))
     q, k, v, logs = (torch.unflatten(x, 2, (-1, size)) for x in (q, k, v, logs))
     total = logs.cumsum(-2)  # [B, H, chunks, C, 1 or D]
-    since, until = (
-        total.exp(),
-        (total[..., -1:, :] - total).exp(),
-    )  # decay since the start and until the end of the chunk
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # since chunk start, until end
     (squares,) = decayed_products([q], k, total)
     updates = (k * until).transpose(-1, -2) @ v  # [B, H, chunks, D, E]
     states, state = states_before_chunks(state, since, updates)

@@ -47,7 +47,7 @@ def for_both_maps(x: Tensor | None, heads: int) -> Tensor | None:
 
 
 class DifferenceOfSoftmaxes(Weighing):
-    """rest (first - factor second), chunk by chunk; accumulates the gradient of the factor."""
+    """scale (first - factor second), chunk by chunk; accumulates the gradient of the factor."""
 
     masked, tensors = 2, 3
 

@@ -109,7 +109,7 @@ class EntmaxWeights(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Compute d weight_i / d s_j = g_i [i = j] - g_i g_j / sum g, with g = weight^(2 - alpha)."""
+        """Compute the gradients, by d weight_i / d s_j = g_i [i = j] - g_i g_j / sum g with g = weight^(2 - alpha)."""
         weights, learned = ctx.saved_tensors
         alpha = ctx.fixed if learned is None else learned
         if ctx.fixed == 1.5:
@@ -125,9 +125,9 @@ class EntmaxWeights(torch.autograd.Function):
         share = derivative / total
         narrow = alpha - 1
         logs = torch.xlogy(weights, weights)  # 0 for a weight of 0
-        grad_alpha = (weights - share) / narrow**2
-        grad_alpha = grad_alpha - (logs - share * logs.sum(-1, keepdim=True)) / narrow
-        return grad_scores, (grad * grad_alpha).sum_to_size(alpha.shape)
+        by_alpha = (weights - share) / narrow**2  # d weight / d alpha
+        by_alpha = by_alpha - (logs - share * logs.sum(-1, keepdim=True)) / narrow
+        return grad_scores, (grad * by_alpha).sum_to_size(alpha.shape)
 
 
 class Entmax(ScaledDot):

@@ -1,7 +1,7 @@
 """Fixed patterns: A is a function of positions and of the number of tokens; nothing is learned.
 
-`patterns` names one pattern per head; heads cycle through the list. With the position i of the query, j of a key, and
-n visible tokens:
+`patterns` names one pattern per head; heads cycle through the list. With i the position of the query, j that of a
+key, and n the number of tokens visible to the query:
 
 - previous, current, next: all weight on j = i - 1, i, i + 1
 - left: (j + 1)^3 over j <= i - 2, the wider context, with more weight on nearer tokens

@@ -205,7 +205,7 @@ def chunked(
     E]; w = b without `erase: channel`.)
     """
     length = k.shape[2]
-    # an open length in a graph cannot be divided
+    # the length is not known in a compiled graph, so it is not split evenly
     size = min(chunk(k), length) if torch.compiler.is_compiling() else even_size(length, chunk(k))
     if (log_decay is None or log_decay.shape[-1] == 1) and usable(q, k, v, state):
         return delta_chunks(size, q, k, v, log_decay, erase, write, state)

@@ -52,7 +52,7 @@ class Mixture(Scored):
         self.logits = None if size is None else nn.Parameter(torch.zeros(size))
 
     def key_length(self) -> float:
-        """Return the norm of the parts that have keys, if they agree."""
+        """Return the key norm of the parts that have keys if they agree, otherwise 1."""
         lengths = {part.key_length() for part in self._scored() if "k" in part.uses}
         return lengths.pop() if len(lengths) == 1 else super().key_length()
 

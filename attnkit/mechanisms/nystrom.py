@@ -49,7 +49,7 @@ class Segments(NamedTuple):
 
     @classmethod
     def of(cls, mask: Mask, max_landmarks: int) -> "Segments":
-        """Return segments of the tokens: at most `max_landmarks` per row, and fewer than columns."""
+        """Return the segments of the tokens, at most `max_landmarks` per row, which must be fewer than the columns."""
         if mask.k_pos.shape[1] % max_landmarks == 0 and unpadded(mask):  # runs of equal length
             return cls(max_landmarks)
         real = mask.valid.sum(1, keepdim=True)  # [b, 1]
@@ -182,7 +182,7 @@ class Nystrom(Unscored):
         return Out(y, None)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, visible: Tensor | None) -> Float[Tensor, "B H T E"]:
-        """Compute attention from the queries to the landmarks, and from these to the keys."""
+        """Compute attention from the queries to the landmarks, by the inverse, and from the landmarks to the keys."""
         if k.shape[2] <= self.landmarks:
             return attend(q, k, v, visible)
         segments = Segments.of(mask, self.landmarks)

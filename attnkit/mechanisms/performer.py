@@ -7,10 +7,10 @@ e^(q k / sqrt(D)), so this approximates scaled-dot in linear time, with a state 
 - `hyperbolic`: also exp(-w x - |x|^2 / 2), so 2 M features; less variance.
 - `relu`: relu(w x) + 0.001, or relu(x) + 0.001 without `features`. Approximates nothing.
 
-Directions are orthogonal in blocks of D (QR of a Gaussian block, with unbiased signs) and have the
-lengths of independent Gaussian vectors; they are a saved buffer. `features` is M, by default int(D ln D).
-`redraw_every: n` draws new directions at every n-th training call (0: never). Draws depend on a saved seed and a saved
-count, so a resumed training gets the same directions. They are fixed in evaluation.
+Directions are orthogonal in blocks of D (QR of a Gaussian block, with unbiased signs) and have the lengths of
+independent Gaussian vectors; they are a saved buffer. `features` is M, by default int(D ln D). `redraw_every: n` draws
+new directions at every n-th training call (0: never). Draws depend on a saved seed and a saved count, so a resumed
+training gets the same directions. They are fixed in evaluation.
 
 Stable without an added epsilon: the logarithms of each feature of the keys, |k|^2 / 2 included, are shifted by their
 maximum (if causal, the maximum so far, so that the future does not leak), and those of a query, with these shifts

@@ -47,7 +47,7 @@ class SynthesizerRandom(PositionScored):
         return entries(self.table, mask)
 
     def adopt_maps(self, maps: Float[Tensor, "H N N"]) -> None:
-        """Set R to the logarithm of the maps, whose softmax they are."""
+        """Set R to the logarithm of the maps, so that its softmax returns them."""
         with torch.no_grad():
             self.table.copy_(maps.clamp_min(LEAST).log())
 

@@ -1,4 +1,4 @@
-"""Models, one type a file, and `build`, which creates the model of a recipe.
+"""Models, one type per file, and `build`, which creates the model of a recipe.
 
 Start with `base.Model` (the interface: `start` and `step`), `base.Decode` (the state of decoding) and
 `transformer.Transformer`. Imports `layers` and the packages below it.

@@ -62,7 +62,7 @@ class LogProbabilities(nn.Module):
 
 
 class Model(nn.Module, ABC):
-    """A sequence model; it reads no files, prints nothing and keeps no state between calls.
+    """A sequence model; it reads no files, prints nothing and keeps no state of a run.
 
     Source rows end with the end token and are padded with PAD on the right; `ids` start with the begin token.
     """
@@ -86,10 +86,10 @@ class Model(nn.Module, ABC):
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
-        """Read further tokens; return the last hidden states and the state. R is a multiple of the number of
-        sentences.
+        """Read further tokens; return the last hidden states and the state.
 
-        `real` is False on padding, which only models without a source accept; None: no padding.
+        R is a multiple of the number of sentences. `real` is False on padding, which only models without a source
+        accept; None: no padding.
         """
 
     @abstractmethod
@@ -100,7 +100,7 @@ class Model(nn.Module, ABC):
     def step(
         self, ids: Int[Tensor, "R t"], state: Decode, last: bool = False
     ) -> tuple[Float[Tensor, "R t V"], Decode]:
-        """Read further tokens; return their logits (of the last token only if `last`) and the state."""
+        """Read further tokens; return their logits (if `last` only of the last one: t = 1) and the state."""
         hidden, state = self.advance(ids, state)
         return self.output(hidden[:, -1:] if last else hidden), state
 

@@ -15,7 +15,7 @@ from attnkit.models.base import Decode, LogProbabilities, Model
 
 
 class CountedModel(Model):
-    """A language model with tables of counts, stored as buffers.
+    """A language model whose tables are computed from counts in one pass over the text; they are buffers.
 
     Its hidden states are log-probabilities, in newly allocated tensors.
     """

@@ -52,7 +52,7 @@ class EncoderModel(Model):
 
 
 class EncoderClassifier(EncoderModel):
-    """A linear classifier of the mean hidden state, without padding.
+    """A linear classifier of the mean of the hidden states, without those of padding.
 
     The labels are the target vocabulary (`LabelVocabulary`): a label is the only token predicted after the begin
     token.

@@ -57,7 +57,7 @@ class FastState:
         self.memory_biases_of_heads = for_heads(memory_biases[:, None], self.heads)
 
     def add_tokens(self) -> tuple[Sequence[Tensor], list[Cache], Float[Tensor, "n K S"]]:
-        """Make room for a token of each hypothesis, K a sentence.
+        """Make room for a token of each hypothesis, K per sentence.
 
         Returns views for the new keys and values of each layer [2, B, H, K, D], the caches to read, and their biases.
         """

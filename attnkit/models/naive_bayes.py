@@ -1,7 +1,8 @@
 """Naive-Bayes language model: predictions from single earlier tokens are pooled.
 
-log p(x_t | x_1 .. x_t-1) = (1 + beta) P[log p(x_t | x_j)] - beta log p(x_t) + constant, where P pools over n earlier
-tokens. If P is the mean and beta = n - 1, this is naive Bayes: the earlier tokens are independent given x_t.
+log p(x_t | x_1 .. x_t-1) = (1 + beta) P[log p(x_t | x_j)] - beta log p(x_t) + constant, where P pools over the n =
+t - 1 earlier tokens. If P is the mean and beta = n - 1, this is naive Bayes: the earlier tokens are independent given
+x_t.
 
 Source: Su 2023, "Naive Bayes is all you need?" (kexue.fm). `attnkit.nbce.merge` pools predictions of a language model
 from several contexts by the same rule.
@@ -160,7 +161,7 @@ class NaiveBayes(CountedModel):
         return hidden, state
 
     def _add(self, token: Int[Tensor, " R"], real: Bool[Tensor, " R"], state: State) -> Any:
-        """Return the state after a further token, in O(V) a row; padding does not change it."""
+        """Return the state after a further token, in O(V) per row; padding does not change it."""
         assert isinstance(state, tuple)
         count, weight, pooled = state
         rows, _, entropies = self._tables()

@@ -31,7 +31,7 @@ class NGram(CountedModel):
     """
 
     lower: Tensor
-    """log p(c) [1, V] of order 1, else log p(c | b) [V, V]; of order 3 from numbers of contexts."""
+    """log p(c) [1, V] of order 1, otherwise log p(c | b) [V, V]; of order 3 from numbers of contexts."""
     contexts: Tensor
     """Order 3: the observed pairs a V + b, ascending [C]."""
     backoffs: Tensor
@@ -127,7 +127,7 @@ def discount(counts: Tensor) -> float:
 
 
 def interpolated(counts: Float[Tensor, "*rows V"], lower_order: Float[Tensor, " V"]) -> Float[Tensor, "*rows V"]:
-    """Return the discounted relative frequencies of each row, plus the remaining mass distributed as `below`."""
+    """Return the discounted relative frequencies of each row, the rest distributed as `lower_order`."""
     subtracted = discount(counts)
     totals, nonzero = counts.sum(-1, keepdim=True), (counts > 0).sum(-1, keepdim=True)
     rest = torch.where(totals > 0, subtracted * nonzero / totals.clamp_min(1), 1.0)

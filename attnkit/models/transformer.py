@@ -21,10 +21,10 @@ class Stack(nn.Module):
         causal = role == "decoder"
 
         def attention(role: str, depth: int) -> MultiHead:
-            options = getattr(model.attention, role)
+            config = getattr(model.attention, role)
             is_cross = role == "cross"
             return MultiHead.build(
-                options.name,
+                config.name,
                 model.width,
                 model.heads,
                 length,
@@ -33,7 +33,7 @@ class Stack(nn.Module):
                 causal=causal and not is_cross,
                 rotary=None if is_cross else rotary,
                 biases=model.bias,
-                **options.options(),
+                **config.options(),
             )
 
         inner_dropout = model.activation_dropout
@@ -65,7 +65,7 @@ class Stack(nn.Module):
         memory_mask: Mask | None = None,
         memory_states: State = None,
     ) -> tuple[Float[Tensor, "R T W"], State, State]:
-        """Return the output and the states of self-attention and cross-attention, tuples with one entry a block."""
+        """Return the output and the states of self-attention and cross-attention, tuples with one entry per block."""
         no_states = (None,) * len(self.blocks)
         states, memory_states = states or no_states, memory_states or no_states
         bias = None if self.bias is None else self.bias(mask, x.dtype)
@@ -90,11 +90,11 @@ class Transformer(Model):
         source, target = token_tables(sizes, model.width, shared, model.width**-0.5)
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
         embed = (model.positions, max_length, model.dropout)
-        has_source = model.shape == "encoder-decoder"
-        self.embed_source = Embedding(source, *embed) if has_source else None
+        has_encoder = model.shape == "encoder-decoder"
+        self.embed_source = Embedding(source, *embed) if has_encoder else None
         self.embed_target = Embedding(target, *embed)
-        self.encoder = Stack(model, "encoder", max_length, rotary, cross=False) if has_source else None
-        self.decoder: nn.Module = Stack(model, "decoder", max_length, rotary, cross=has_source)
+        self.encoder = Stack(model, "encoder", max_length, rotary, cross=False) if has_encoder else None
+        self.decoder: nn.Module = Stack(model, "decoder", max_length, rotary, cross=has_encoder)
         self.output = vocabulary_output(model, target, sizes[1])
         self.limit = position_limit(self.decoder, table=self.embed_target.table)
 
@@ -150,7 +150,7 @@ class Transformer(Model):
         return memory, valid
 
     def _advance_decoder(self, ids: Int[Tensor, "R t"], unpadded: Tensor, state: Decode) -> tuple[Tensor, Decode]:
-        """Read tokens by a decoder-only model; `fresh` is False on padding.
+        """Read tokens by a decoder-only model; `unpadded` is False on padding.
 
         If `state.fixed` is None, padding is at the end of rows only, where no other token attends to it, so mechanisms
         need not mask it.

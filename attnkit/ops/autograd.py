@@ -8,7 +8,7 @@ import torch
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `backward` for an autograd function that raises RuntimeError under `create_graph=True`.
+    """Make the `backward` of an autograd function raise RuntimeError under `create_graph=True`.
 
     torch's decorator of the same name raises only if the second derivative passes through this function alone: with
     another path to the same input, `torch.autograd.grad` silently omits the contribution of this function.

@@ -137,7 +137,7 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
         x = torch.unflatten(x, 1, (rate, heads)).permute(0, 2, 3, 1, 4)  # [B, H, t, rate, D]
         return x.flatten(2, 3)[:, :, :length]
 
-    allowed = None  # causal: padding comes after all other queries
+    allowed = None  # causal: padding comes after all tokens
     if not causal and (valid is not None or length % rate):
         if valid is None:
             valid = torch.ones(1, length, dtype=torch.bool, device=q.device)

@@ -1,9 +1,9 @@
-"""Linear systems of sums of outer products, one a token, solved by conjugate gradients on a CPU.
+"""Linear systems of sums of outer products, one per token, solved by conjugate gradients on a CPU.
 
 The matrix of token t is 1 + K_t, K_t = sum_j W_tj k_j k_j^T + s_t S. It is symmetric with eigenvalues of at least 1,
 so a few steps reduce the residual to rounding error. No K_t is formed: the products of all K_t with their vectors are
-two matrix products a chunk. Source of the method for these systems: von Oswald et al. 2025, "MesaNet", section 4. The
-plain implementation is `mechanisms.mesa.solve_ridge`.
+two matrix products per chunk. Source of the method for these systems: von Oswald et al. 2025, "MesaNet", section 4.
+The plain implementation is `mechanisms.mesa.solve_ridge`.
 """
 
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from torch import Tensor
 from attnkit.ops.autograd import once_differentiable
 
 STEPS, GRADIENT_FACTOR = 24, 4
-"""Maximum number of steps, after which `solution` returns None; gradients have MORE times as many, after which they
-are solved exactly."""
+"""Maximum number of steps, after which `solution` returns None; for gradients GRADIENT_FACTOR times as
+many, after which they are solved exactly."""
 BLOCK = 2**17
 """Number of weights W of a block of chunks, which does all steps while it is in the cache."""
 
@@ -48,7 +48,7 @@ class Systems(NamedTuple):
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     def solve_exactly(self, right: Float[Tensor, "n C D"]) -> Float[Tensor, "n C D"]:
-        """Return the solutions by forming 1 + K_t, [D, D] a token; NaN if the input is not finite."""
+        """Return the solutions by forming 1 + K_t, [D, D] per token; NaN if the input is not finite."""
         identity, solutions = torch.eye(right.shape[2], dtype=right.dtype), list[Tensor]()
         for index, token_right in enumerate(right):
             keys = self.keys[index]
@@ -60,7 +60,7 @@ class Systems(NamedTuple):
         return torch.stack(solutions)
 
     def _solve(self, right: Tensor, steps: int) -> Tensor | None:
-        """Run conjugate gradients for all systems; stop when each residual is below eps times its right side."""
+        """Run conjugate gradients until each residual is at most eps times its right side; None after `steps`."""
         tiny, eps = torch.finfo(right.dtype).tiny, torch.finfo(right.dtype).eps
         x, residual, direction = torch.zeros_like(right), right.clone(), right
         squared = residual.square().sum(-1, keepdim=True)

@@ -2,11 +2,11 @@
 
 With one rate, the product of each pair is multiplied by its decay. With a rate for each channel, the fast
 implementation is one matrix product for each block of queries (the whole chunk if decays are mild): queries are
-multiplied by e^(total - m) and keys by e^(m - total), where m is `total` in the middle of the block. If the decay
-within a block would leave the range of float32, and on a GPU, where checking would need synchronization, m is `total`
-at the start of the block instead: then both factors are at most 1 for keys before the block. Keys of the block itself
-are processed in the same way in smaller blocks, and in the smallest by the plain implementation, which subtracts
-logarithms before `exp`, but needs memory for each pair and channel.
+multiplied by e^(total - m) and keys by e^(m - total), where m is the mean of the first and the last `total` of the
+block. If the decay within a block would leave the range of float32, and on a GPU, where checking would need
+synchronization, m is `total` at the start of the block instead: then both factors are at most 1 for keys before the
+block. Keys of the block itself are processed in the same way in smaller blocks, and in the smallest by the plain
+implementation, which subtracts logarithms before `exp`, but needs memory for each pair and channel.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from attnkit.ops import fast_cpu
 BLOCK, MIN_BLOCK = 16, 4
 """Number of queries of a block if decays are strong, and of the plain implementation within it."""
 RANGE = 120.0
-"""Maximum decay within a block, as a logarithm: counted from the middle it is half, and e^60 and e^-60 fit float32."""
+"""Maximum decay within a block, as a logarithm: counted from m it is half, and float32 holds e^60 and e^-60."""
 
 
 def decayed_products(
@@ -78,7 +78,7 @@ def _blockwise(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tens
 
 
 def _regroup(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
-    """Return one matrix [*n, C, C] for each of `queries` tensors; each row of blocks holds the rows of all of them."""
+    """Return a matrix [*n, C, C] for each of the `queries` query tensors, which are stacked in each of `rows`."""
     each = zip(*(row.chunk(queries, -2) for row in rows), strict=True)
     return [torch.cat(parts, -2) for parts in each]
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from attnkit.ops.autograd import once_differentiable
 
 TINY = 1e-12
-"""Minimum length of a vector that is normalized, as in `F.normalize`."""
+"""Lower bound of the norm by which a vector is divided, as in `F.normalize`."""
 
 
 def delta_chunks(
@@ -36,7 +36,7 @@ def delta_chunks(
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H D E"]]:
     """Return the outputs and the last state, computed in chunks of `size` tokens.
 
-    q and k are normalized here. `log_decay` is None without decay, `state` if it is 0.
+    q and k are normalized here. d is 1 or D. `log_decay` is None without decay, `state` if it is 0.
     """
     inputs = [q, k, v, log_decay, erase, write]
     if missing := -q.shape[2] % size:  # padding writes and erases nothing and does not decay
@@ -147,7 +147,7 @@ class _DeltaChunks(torch.autograd.Function):
         k, dk = keys.view(shape), dkeys.view(shape)
         (_, q), (derase_keys, dq) = (x.unbind(2) for x in (readers, dreaders))
         derase_keys, dq, q = derase_keys.view(shape), dq.view(shape), q.view(shape)
-        by_k = (dk * k).sum(-1, keepdim=True)  # inner products as this one, [B, H, n, C, 1]: see above
+        by_k = (dk * k).sum(-1, keepdim=True)  # [B, H, n, C, 1]; on these inner products see the module
         derase = derase_keys * k
         if erase.shape[-1] == 1:
             derase = derase.sum(-1, keepdim=True)

@@ -12,7 +12,7 @@ PLAIN = bool(os.environ.get("ATTNKIT_PLAIN_KERNELS"))
 """Whether only plain implementations are used: for tests, and to find out whether a fast one is at fault."""
 
 PLAIN_UP_TO = 24 * 24
-"""Maximum number of scores a head for which plain products are faster than torch's fused attention on a CPU. With
+"""Maximum number of scores per head for which plain products are faster than torch's fused attention on a CPU. With
 fused attention, a layer of 4 heads of width 32 trains 1.1, 1.4 and 1.8 times as fast on rows of 28, 64 and 128 tokens
 on a CPU without AVX-512; with AVX-512 equally fast at 28 tokens, and 3 % slower on quickstart's rows of 12."""
 PLAIN_ELSEWHERE = 256 * 256
@@ -68,8 +68,8 @@ def fuses_short(q: Tensor) -> bool:
 def few_scores(q: Tensor, k: Tensor, least: int = 0) -> bool:
     """Return whether plain products are faster than fused attention for queries and keys [B, H, *, D].
 
-    They are for one query a row, since the fused kernel processes rows one by one. `least` raises the maximum number
-    of scores a head in full precision, for callers that need additional operations to use the kernel.
+    They are for one query per row, since the fused kernel processes rows one by one. `least` raises the maximum number
+    of scores per head in full precision, for callers that need additional operations to use the kernel.
     """
     if q.device.type != "cpu":
         return False

@@ -38,7 +38,7 @@ class Features(NamedTuple):
         if not float(norms[0]) ** 2 * x.shape[-1] ** -0.5 / 2 < MODERATE:
             return None
         logarithms = product(x, w)
-        if not float(norms[0] * norms[1]) < MODERATE:  # |w x| <= |w| |x|: rarely are values read
+        if not float(norms[0] * norms[1]) < MODERATE:  # |w x| <= |w| |x|: usually this suffices
             low, high = logarithms.aminmax()
             if not (float(low) > -MODERATE and float(high) < MODERATE):
                 return None

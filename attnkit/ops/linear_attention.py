@@ -7,9 +7,9 @@ This is differentiable code for every device; on a CPU, sequences without an ear
 their features have a hand-written gradient.
 
 Overflow: if features are exponentials, phi(q)_m phi(k)_m is e^(q_m + k_m), and the factors of the largest product may
-both be far from 1. So each feature m of the keys is divided by e^peak_m, where peak_m is its maximum over the keys.
-The peak is added to the logarithm of the queries, from which the maximum over m is then subtracted. Terms that matter
-to a query then neither overflow nor underflow.
+both be far from 1. So each feature m of the keys is divided by e^peak_m, where peak_m is its maximum logarithm over
+the keys. The peak is added to the logarithm of the queries, from which the maximum over m is then subtracted. Terms
+that matter to a query then neither overflow nor underflow.
 """
 
 from collections.abc import Callable

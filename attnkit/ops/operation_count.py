@@ -11,7 +11,7 @@ from attnkit.ops import fast_cpu
 
 
 def count_operations(step: Callable[[], object]) -> int:
-    """Return the number of operations of matrix products and convolutions, with plain implementations only.
+    """Return the number of operations of the matrix products and convolutions of a step, by plain implementations.
 
     A multiplication and an addition are two operations. Tensors may be on the meta device.
     """

@@ -25,7 +25,7 @@ MIN_QUERIES = 32
 """Minimum number of queries of a chunk, even above CHUNK_SCORES: each chunk adds to the gradients of all keys."""
 MAX_KEPT_SCORES = 2**24
 """Maximum number of scores of a call, over all maps, for which the tensors of the backward pass are kept (up to 64 MB
-a map in float32), which takes 10 to 20 % less time than recomputing them."""
+per map in float32), which takes 10 to 20 % less time than recomputing them."""
 MAX_KEPT_MASK = 2**22
 """Maximum number of mask elements of a call that are kept between chunks and for the backward pass."""
 MIN_SCORES = 2**17
@@ -70,7 +70,7 @@ class Weighing(ABC):
     def weigh(self, scores: Sequence[Float[Tensor, "n H t s"]], chunk: ScoreChunk) -> tuple[Tensor, ...]:
         """Return the weights [n, H, t, s], then any other tensors that `slopes` needs.
 
-        `scores` has one tensor a map and may be overwritten. Each returned tensor is new or one of `scores`.
+        `scores` has one tensor per map and may be overwritten. Each returned tensor is new or one of `scores`.
         """
 
     @abstractmethod

@@ -17,7 +17,7 @@ from attnkit.ops.autograd import once_differentiable
 def simple_recurrence(
     x: Float[Tensor, "R T W"], g: Float[Tensor, "R T W"], v: Float[Tensor, " W"], start: Float[Tensor, "R W"]
 ) -> Float[Tensor, "R T W"]:
-    """Return the states c_1 to c_T after `start`, by two operations a step forward and backward.
+    """Return the states c_1 to c_T after `start`, by two operations per step forward and backward.
 
     The plain implementation is `plain_recurrence`.
     """
