@@ -68,7 +68,7 @@ def load_warning() -> str | None:
 
 
 def load_note() -> str:
-    """Return the load beside a training with all its threads; an empty string on an idle machine."""
+    """Return a note on the load of other programs beside a training with all its threads, or "" if it is small."""
     cores = os.cpu_count() or 1
     threads = os.environ.get(THREADS[0], "")
     load = _load_of_others(int(threads) if threads.isdecimal() else cores)
@@ -76,7 +76,7 @@ def load_note() -> str:
 
 
 def _load_of_others(threads: int) -> str:
-    """Return the load of the last minute if it exceeds `threads` of this process by at least half of the cores."""
+    """Return the load of the last minute if it exceeds `threads` by at least half of the cores, otherwise ""."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     return f"load {load:.1f} on {cores} cores" if load - threads >= cores / 2 else ""
 

@@ -98,7 +98,10 @@ def plan(
 
 
 def padding_share(batches: Plan, lengths: Lengths) -> float:
-    """Return the share of padding, 0 to 1, in tensors of `lengths` [rows], which include BOS or EOS of targets."""
+    """Return the share of padding, 0 to 1, in all tokens of one side's tensors.
+
+    `lengths` [rows] are in tokens, including EOS of sources and BOS or EOS of targets.
+    """
     if not len(batches):
         return 0.0
     padded = (np.diff(batches.ends) * batches.longest(lengths)).sum(dtype=np.int64)

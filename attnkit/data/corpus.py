@@ -149,7 +149,10 @@ class Corpus:
             yield Row("", row.target) if self._causal else row
 
     def questions(self, split: str, contexts: int) -> list[Row]:
-        """Return questions with passages: `contexts` each from a generator, all from files; raises as `rows`."""
+        """Return the questions of a split with their passages; raises as `rows`.
+
+        A generator makes `contexts` passages per question; questions from files have all their passages.
+        """
         return list(map(self._normal, self._rows(split, Counts(), contexts)))
 
     def fingerprint(self, split: str) -> str:

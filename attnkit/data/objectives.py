@@ -64,7 +64,7 @@ def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tup
     """Cut a language modelling stream into windows of `length` tokens, and mask tokens.
 
     The source of a row is its window with noise; the target is the window with PAD in place of all tokens that are not
-    predicted. The last window may be shorter. Ends of paragraphs are never hidden.
+    predicted. The last window may be shorter. Ends of paragraphs are never hidden. The vocabulary needs the `MASK`.
 
     A pure function of its arguments; `noise` is (seed, epoch), and each epoch masks other tokens.
     """

@@ -145,7 +145,10 @@ def _check_lengths(recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, 
 
 
 def check_rows_fit(recipe: schema.Recipe, vocabulary: Vocabulary | None = None) -> None:
-    """Raise DataError if rows of `eval.lengths` exceed `data.max_length`; without vocabulary, count words."""
+    """Raise DataError if generated rows of `eval.lengths` exceed `data.max_length`.
+
+    Without a vocabulary each word counts as one token, the minimum.
+    """
     longest = max(recipe.eval.lengths, default=0)
     if not longest or recipe.task not in ("recall", "tagging"):
         return

@@ -49,7 +49,10 @@ class QuestionSet:
     """Questions with any number of passages: the passage with the answer among passages of other questions."""
 
     def __init__(self, rows: Sequence[Row], seed: int) -> None:
-        """Seed the draws; fewer passages are a subset of more passages. Raises DataError if no row has contexts."""
+        """Passages are drawn from (seed, row): those for a smaller number are a subset of those for a larger number.
+
+        Raises DataError if no row has contexts.
+        """
         if not any(row.contexts for row in rows):
             raise DataError("no row has contexts: questions are asked with passages")
         self.rows, self._seed = rows, seed

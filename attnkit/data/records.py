@@ -267,7 +267,10 @@ class _Fields:
     def names(
         self, source: str | None, target: str, defaults: tuple[str, str], kinds: tuple[type, ...]
     ) -> tuple[str | None, str]:
-        """Return the fields of source and target: in the recipe, or the defaults. Raises DataError without either."""
+        """Return the fields of source and target: those in the recipe, otherwise the defaults.
+
+        Raises DataError, which names the keys to set, if the first row has neither.
+        """
         names = {"target": target} if source is None else {"source": source, "target": target}
         default = dict(zip(("source", "target"), defaults, strict=True))
         found = {side: self._find(name, default[side]) for side, name in names.items()}

@@ -39,7 +39,7 @@ class Segmenter:
 
 
 class UnigramSampler(Segmenter):
-    """Segmentation with probability proportional to the product of its pieces' p ** alpha.
+    """Sampler that draws segmentations in proportion to the product of their pieces' p ** alpha.
 
     Forward sums over the lattice of pieces, then a draw from the end to the start, as in Kudo 2018 (arXiv 1804.10959,
     section 3.2, with l unlimited).

@@ -61,8 +61,10 @@ class Built(NamedTuple):
         return {dotted(key): places.get(key, "default") for key, _ in flatten(self.recipe)}
 
     def blame(self, keys: Sequence[str], start: Position) -> tuple[Position, Key]:
-        """Return the position and key, as written by the user, of the first of `keys` that was set, or else
-        `start`."""
+        """Return the position and key, as written by the user, of the first of `keys` (keys or sections) that was set.
+
+        Returns `start` and the first key if none was set.
+        """
         for key in (tuple(dotted_key.split(".")) for dotted_key in keys):
             for given, setting in self.given.items():
                 if given[: len(key)] == key:

@@ -90,15 +90,15 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), *, option_check: Opt
         base.put((), doc.settings.place, doc.settings)
     # variants are inherited together with their baseline
     index = next((n for n, doc in enumerate(documents) if doc.variants is not None), 0)
-    own_variants = documents[index].variants
-    variants = own_variants or {DEFAULT_VARIANT: Override((), document.settings.place, EMPTY)}
+    file_variants = documents[index].variants
+    variants = file_variants or {DEFAULT_VARIANT: Override((), document.settings.place, EMPTY)}
     changes, variant_words = _read_words(overrides)
     baselines = [doc.baseline for doc in documents[index::-1] if doc.baseline is not None]
     baselines += [change.node for (change, *_) in changes if change.key == ("baseline",)]
     points = combinations([options for options in changes if options[0].key != ("baseline",)])
     check_number(len(points) * len(variants))
     parents = {
-        ",".join(filter(None, (variant if own_variants else "", point.name))) or variant: (variant, point)
+        ",".join(filter(None, (variant if file_variants else "", point.name))) or variant: (variant, point)
         for variant in variants
         for point in points
     }

@@ -94,12 +94,12 @@ class MechanismSpec:
 
     @property
     def source(self) -> str:
-        """Text from "Source:" to the end of the paragraph, or ""."""
+        """Text after "Source:" up to the end of the paragraph, or ""."""
         return self._paragraph(r"\b[Ss]ource:")
 
     @property
     def worked(self) -> str:
-        """Text from "Worked number:" to the end of the paragraph, or ""."""
+        """Text after "Worked number:" up to the end of the paragraph, or ""."""
         return self._paragraph(r"^Worked number:")
 
     def _paragraph(self, start: str) -> str:
@@ -183,7 +183,7 @@ def _classes(path: Path) -> list[_Class]:
 
 
 def _chain(path: Path) -> list[_Class]:
-    """Return a file's mechanism and its ancestors.  Raises UsageError unless they end with `Attention`."""
+    """Return a file's mechanism and its ancestors, nearest first; raises UsageError unless the last is `Attention`."""
     chain = _classes(path)[-1:]
     while chain:
         file, node = chain[-1]

@@ -40,7 +40,7 @@ def side_by_side(
     trained under other conditions than the baseline (see `reasons`) are not tested.
 
     Args:
-        rows: in the order of tables; `named` names them.
+        rows: in the order in which tables show them; `named` names them.
         settings: a `bootstrap` of 0 omits intervals, p-values and all that depends on them.
         method: method of the baseline in question answering; None: the first method.
         published: figures to show beside the scores.

@@ -72,7 +72,9 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[ScoreRow]:
-    """Decode and score splits of a finished run's corpus; return and save one row per split and `eval.lengths`.
+    """Decode and score splits of a finished run's corpus.
+
+    Returns and saves one row per split, with `eval.lengths` one per split and length.
 
     Args:
         device: "auto": a GPU if there is one.
@@ -81,7 +83,8 @@ def evaluate(
         force: whether to compute everything again.
 
     Raises:
-        MissingInputError: the run is not finished, has neither weights nor saved results, or lacks a split.
+        MissingInputError: the run is not finished, the corpus lacks a split, or a run without weights has no saved
+            results of a split and search.
         DataError: a split has no rows, or too few tokens or too long generated rows for one of `eval.lengths`.
         UsageError: a metric that the task does not have, such as a metric of output text for a language model.
         RecipeError: the model cannot read one of `eval.lengths`.

@@ -15,7 +15,7 @@ from attnkit.scoring.metrics.tokenizers import UNSPACED
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks of sentencepiece, BPE or WordPiece in text that was not detokenized."""
 SHARE = 0.1
-"""Share of lines above which a property is reported."""
+"""Share of lines above which a property is reported: it is that of the system, not of a few sentences."""
 NOT_SPLIT = (*ROUGE, "answer-match")
 """Metrics without a warning about unsplit clauses: ROUGE has its own, answer-match compares whole answers."""
 SPACE_TOKENIZERS = ("13a", "intl")

@@ -25,7 +25,8 @@ def score_files(
     Raises:
         MissingInputError: a file does not exist.
         DataError: malformed UTF-8, or files of different lengths.
-        UsageError: a file of outputs, or standard input, is given twice; or as `score`, like UnavailableError.
+        UsageError: a file of outputs, or standard input, is given twice; or as `score`.
+        UnavailableError: as `score`.
     """
     if repeated := next((name for name in hypotheses if hypotheses.count(name) > 1), None):
         raise UsageError(f"--hyp {quoted(repeated, 200)} is given twice; name each file once")

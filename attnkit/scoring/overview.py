@@ -149,7 +149,7 @@ def rotary_baseline(runs: Sequence[Run]) -> str | None:
 
 
 def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
-    """Return a recipe's columns: its first metric with a direction, on its first split, but on `valid` last."""
+    """Return a recipe's columns: its first metric with a direction, on its first split (`valid` only if alone)."""
     names = (name for row in result.rows for name in row.scores)
     metric = next((name for name in names if metric_facts(name).better != "neither"), None)
     out = []

@@ -223,7 +223,7 @@ def _packages() -> dict[str, str]:
 
 
 def stored_name(scores: Mapping[str, StoredSplit], split: str, search: StoredSearch) -> str | None:
-    """Return the name under which results of a split by this search are stored, or None; they must have weights."""
+    """Return the name of the stored results of a split by this search, or None, skipping entries without weights."""
     for name in (split, _search_name(split, search)):
         entry = scores.get(name)
         if entry is not None and entry.weights and entry.search.key == search.key:

@@ -81,7 +81,10 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Verdict on the margin (level) or significance (better, worse, undecided); None if `better` is neither."""
+        """level: the interval is within the margin; better, worse: `p_holm` is below 0.05; otherwise undecided.
+
+        None if neither higher nor lower scores are better.
+        """
         if self.better == "neither":
             return None
         if self.within_margin:
@@ -259,7 +262,10 @@ class PairedTest:
         return SeedSpread(squares / degrees, interaction / degrees, degrees) if degrees else SeedSpread()
 
     def _noise(self, system: int, *baseline: int, seeds: int | None = None) -> _Noise:
-        """Return the noise of a score, or of its difference to a baseline, with `seeds` (default: the actual) each."""
+        """Return the noise of a score, or of its difference to a baseline, over sentences and seeds.
+
+        `seeds`: number of seeds of each system; default: the actual numbers.
+        """
         systems = (system, *baseline)
         spread = self.spread(*systems)
         differences = self._scaled(self.resamples[system].mean(0))

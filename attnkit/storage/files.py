@@ -219,7 +219,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def make_folder(path: Path, *, parents: bool = True) -> None:
-    """Create a folder, with `parents` also its parents. Raises OutputPathError if one is a file or not writable."""
+    """Create a folder and, with `parents`, its missing parents.
+
+    Raises OutputPathError if a parent is a file, not writable or, without `parents`, missing.
+    """
     with writing(path):
         for folder in (*reversed(path.parents), path) if parents else (path,):
             if folder.exists() and not folder.is_dir():
@@ -255,7 +258,10 @@ MAX_PARENT_BYTES = 56
 
 @cache
 def process_folder() -> Path:
-    """Make a folder for temporary files and sockets, removed at exit, after removing folders of killed processes."""
+    """Return the folder for temporary files of this process and sockets of its children.
+
+    It is created on the first call, after removing folders of killed processes, and removed at exit.
+    """
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > MAX_PARENT_BYTES:
         parent = "/tmp"

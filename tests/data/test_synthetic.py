@@ -50,8 +50,8 @@ class RecordedReports(summarization.ReportWriter):
 
     used: list[Combination]
 
-    def _own(self, kind: str, holding: str = "") -> Combination:
-        parts = super()._own(kind, holding)
+    def _draw_owned(self, kind: str, containing: str = "") -> Combination:
+        parts = super()._draw_owned(kind, containing)
         self.used.append((kind, *parts))
         return parts
 

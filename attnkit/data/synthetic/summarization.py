@@ -193,7 +193,7 @@ class ReportWriter:
         )
 
     def _theft(self, city: str, day: str) -> EventStory:
-        """Return a theft with two suspects; the report names the thief only by the job."""
+        """Return a theft with two suspects; the sentence on the arrest names the thief only by the job."""
         thing, _ = self._draw_owned("theft", city)
         building = self._draw.choice(BUILDINGS)
         thief, other = self._people(2)

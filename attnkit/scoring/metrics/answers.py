@@ -77,7 +77,7 @@ def scores(
 
 
 def context_found(contexts: Sequence[str], references: References, words: TextWords = "classic") -> Score:
-    """Return the percentage of selected contexts that contain the words of an answer."""
+    """Return the percentage of selected contexts that contain a reference answer, compared word by word."""
     split = SPLITS[words]
     found = [float(contains_answer(text, line, split)) for text, line in zip(contexts, references, strict=True)]
     return Score.mean("context-found", found, f"context:decisive|refs:any|{_normalised(words)}")

@@ -17,7 +17,7 @@ SENTENCE_END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")  # the
 
 
 def _tokenizer(classic: bool) -> Any:
-    """Return a caching tokenizer: rouge-score's with the Porter stemmer (English only), or that for any script."""
+    """Return a caching tokenizer: rouge-score's with the Porter stemmer (for English), or `unicode_words` without."""
     from rouge_score.tokenize import tokenize
 
     stemmer = cached_stemmer()
