@@ -40,7 +40,7 @@ def copied(run: Path, root: Path, variant: int, seed: int, data_dir: Path | None
     for split in recipe.eval.splits:
         texts = copy.output_path(split).read_text(encoding="utf-8").splitlines()
         answers = [[(" ".join(w for w in text.split() if chance.random() > 0.005 * variant), 0.0)] for text in texts]
-        with patch.object(evaluation, "translate", lambda *_, a=answers, **__: iter(a)):
+        with patch.object(evaluation, "answer_lines", lambda *_, a=answers, **__: iter(a)):
             evaluation.evaluate(Run(folder), [split], recipe.eval, data_dir=data_dir)
 
 

@@ -58,7 +58,10 @@ MapCallback = Callable[[LayerMaps], object]
 
 
 def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
-    """Return the attention layers by kind; self-attention is the encoder's in modules named `encoder...`."""
+    """Return the attention layers of each kind that the model has, in order.
+
+    Self-attention belongs to the encoder if the module's name begins with `encoder`, otherwise to the decoder.
+    """
     found: dict[Kind, list[MultiHead]] = {kind: [] for kind in KINDS}
     for name, part in model.named_modules():
         if isinstance(part, MultiHead):
@@ -77,7 +80,10 @@ def describe(number: int, part: MultiHead) -> MapLayer:
 def choose_layers(
     model: nn.Module, kinds: Sequence[Kind] | None = None, layers: Sequence[int] = (), heads: Sequence[int] = ()
 ) -> dict[Kind, tuple[dict[int, MultiHead], tuple[int, ...]]]:
-    """Return layers by number, and heads, of each kind (None, empty: all). Raises UsageError if one does not exist."""
+    """Return the selected layers by number and the selected heads of each kind, ascending; None or empty selects all.
+
+    Raises UsageError if the model has no attention, or no such kind, layer or head.
+    """
     present = attention_layers(model)
     if not present:
         raise UsageError("this model has no attention")

@@ -52,7 +52,7 @@ class NoiseEffects:
 
 @contextmanager
 def noisy(model: nn.Module, layers: Sequence[MultiHead], sigma: float, seed: int) -> Iterator[None]:
-    """Add Gaussian noise, drawn from `seed`, to unmasked scores of layers; the global random state is unchanged."""
+    """Add Gaussian noise drawn from `seed` to the unmasked scores of `layers`; the global random state is kept."""
     devices = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
     with torch.random.fork_rng(devices=devices), ExitStack() as cleanup:
         torch.manual_seed(seed)

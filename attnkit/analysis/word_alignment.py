@@ -130,7 +130,7 @@ def align(
 
 
 def word_weights(maps: AttentionMaps, step: Step, sizes: tuple[int, int]) -> Float[NDArray[np.float32], "L H T S"]:
-    """Return weights between the words of two lines, summed over the attended and averaged over the attending word.
+    """Return weights between words, summed over the tokens of a source word, averaged over those of a target word.
 
     Args:
         maps: cross attention whose rows are labeled by decoder input, from the begin token on.

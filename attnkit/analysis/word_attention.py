@@ -17,8 +17,8 @@ class HeadReading(NamedTuple):
     layer: int
     head: int
     weight: float
-    """Weight summed over the tokens of the attended word, averaged over the tokens of the attending word, with all
-    their occurrences."""
+    """Weight summed over the tokens of the attended word and averaged over those of the attending word, over all
+    occurrences of both words."""
     most_read: str
     """Word with the highest weight for the same queries."""
     highest: float

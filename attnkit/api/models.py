@@ -78,7 +78,7 @@ class TextAttention:
         }
 
     def words(self) -> "TextAttention":
-        """Merge subwords into words: attention is summed over keys and averaged over queries."""
+        """Merge subwords: attention to the tokens of a word is summed, attention from them is averaged."""
         maps = {kind: maps.by_word() for kind, maps in self.capture.maps.items()}
         return TextAttention(replace(self.capture, maps=maps))
 

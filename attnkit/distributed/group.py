@@ -232,8 +232,8 @@ def _alive(host: str, process: int) -> bool:
 def end_with_launcher() -> None:
     """End this process when its --nproc launcher dies, which cannot forward a SIGKILL.
 
-    The process gets SIGTERM, and exits at once if the ranks have not joined. A thread polls the parent's process id,
-    which works on every system, even if the launcher is already dead.
+    The process gets SIGTERM and `SAVING` seconds to save, or exits at once if the ranks have not joined. A thread
+    polls the parent's process id, which works on every system, even if the launcher is already dead.
     """
     if LAUNCHER in os.environ:
         launcher = int(os.environ[LAUNCHER])

@@ -38,7 +38,7 @@ RATE = 1e-2
 """Initial learning rate of attention transfer."""
 MAP_BATCHES = 32
 """Maximum number of training batches over which attention maps are averaged."""
-Converted = tuple[Model, dict[str, Any]]
+ConvertedModel = tuple[Model, dict[str, Any]]
 """A model and the entries of the manifest about its conversion."""
 CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
 FIXED = ("train.init", "train.seeds", "train.objective")
@@ -219,7 +219,7 @@ class _Conversion:
             )
         return run.finished
 
-    def _make(self, variant: str, make: Callable[[Run, Emit], Converted]) -> None:
+    def _make(self, variant: str, make: Callable[[Run, Emit], ConvertedModel]) -> None:
         """Store the model that `make` returns as a run, with its manifest entries."""
 
         def emit(event: Event) -> None:
@@ -246,7 +246,7 @@ class _Conversion:
         emit(events.FinishedEvent(end.step, seconds, "converted"))
 
     def _history(self) -> dict[str, Any]:
-        """Return the manifest entries of all stages: the baseline, and all changes of the recipe."""
+        """Return the manifest entries of all stages: the baseline, and earlier changes with those of the model."""
         step, earlier = self.old.outcome.step, [change.model_dump() for change in self.old.manifest.changes]
         changes = [Change(*change) for change in changed_keys(self.old.recipe, self.recipe)]
         new = [{"step": step, **c._asdict()} for c in changes if c.key.startswith("model.")]
@@ -262,7 +262,7 @@ class _Conversion:
         encoded = partial(train_epoch, prepared, recipe, seed=self.seed)
         return BatchStream(encoded, recipe.train.batch_tokens, self.seed, score_budget(self.recipe))
 
-    def _swap(self, previous: Run, run: Run, emit: Emit) -> Converted:
+    def _swap(self, previous: Run, run: Run, emit: Emit) -> ConvertedModel:
         """Make the new model with the weights that fit, and with averaged maps if its mechanism adopts them."""
         model = run.untrained()
         swapped = swap(previous.weights(), model)
@@ -283,7 +283,7 @@ class _Conversion:
             emit(NoteEvent(f"{len(adopting)} layers begin with maps averaged over {count:,} texts"))
         return model, {**swapped, "layers_with_averaged_maps": len(adopting)}
 
-    def _transfer(self, previous: Run, run: Run, emit: Emit) -> Converted:
+    def _transfer(self, previous: Run, run: Run, emit: Emit) -> ConvertedModel:
         """Train the previous stage's model by attention transfer, with a linearly falling learning rate."""
         stream = self._batches(emit)
         device, updates = str(self.experiment.device), self.settings.transfer

@@ -422,7 +422,7 @@ class RunTraining:
         return allowed_changes(run, self.recipe, allow=self.settings.allow_change)
 
     def evaluate(self, run: Run) -> list[ScoreRow]:
-        """Decode and score the run where it is not yet scored; trials are not scored."""
+        """Decode and score the splits that are not yet scored; trials are not scored."""
         if self.variant in self.settings.trials:
             return []
         splits = tuple(run.recipe.eval.splits)

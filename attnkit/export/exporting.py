@@ -55,7 +55,9 @@ def export(
     data_dir: Path | None = None,
     offline: bool = False,
 ) -> list[Agreement]:
-    """Export a run and return the comparison, also written to the folder; `weights` is a quantization of CTranslate2.
+    """Export a run and return the comparison, which is also written to the folder.
+
+    `weights` is a quantization type of CTranslate2; None: no quantization.
 
     Raises:
         UnavailableError, OutputPathError: See `check`.

@@ -35,7 +35,8 @@ class Reply(NamedTuple):
     steps: list[TracedToken]
     """Trace of the best hypothesis; empty unless contexts were merged."""
     context: int | None
-    """0-based index of the context selected by `best` or `retrieval`, or of the named source of a merged answer."""
+    """0-based index of the context selected by `best` or `retrieval`, or of the named source of a merged answer;
+    None if there is none."""
     scores: tuple[float, ...] = ()
     """For each context: score of its answer (`best`) or perplexity of the prompt (`retrieval`); otherwise empty."""
     cut: str = ""

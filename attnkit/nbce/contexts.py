@@ -57,7 +57,8 @@ class Context(NamedTuple):
 def find(names: Iterable[str]) -> list[str]:
     """Expand names of files, folders and glob patterns (`notes/**/*.md`) into file names.
 
-    A folder has all files of `FORMATS` below it, sorted by name. Raises MissingInputError if a name has no file.
+    A folder stands for all files of `FORMATS` below it, sorted by name. Raises MissingInputError if a name
+    has no file.
     """
     paths: list[str] = []
     for name in names:

@@ -202,7 +202,10 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         return out.logits, Decode((out.past_key_values, cached), ())
 
     def _try_padding(self) -> tuple[int, bool, str]:
-        """Return vocabulary size, `shares` and `window_refusal`; raises UsageError if left padding changes logits."""
+        """Return the vocabulary size, `shares_prefixes` and `window_refusal`.
+
+        Raises UsageError if left padding changes the logits.
+        """
         size = self.model.get_input_embeddings().weight.shape[0]
         limit = self.limit if self.limit is not None else 2 * MAX_PADS
         count = max(2, min(8, limit // 4))

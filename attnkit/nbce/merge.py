@@ -203,7 +203,7 @@ def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, 
 
 def entropy(mass: Float[Tensor, "R V"], logprobs: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
     """Compute -sum p log p of each row, with 0 log 0 = 0."""
-    # clamped, because 0 * -inf is NaN; p log p below -100 is negligible
+    # clamped, because 0 * -inf is NaN; p log p is negligible if log p < -100
     negative: Tensor = torch.linalg.vecdot(mass, logprobs.clamp_min(-100))
     return -negative
 

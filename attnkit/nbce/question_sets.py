@@ -116,7 +116,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, float]]] = {
 
 
 def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConfig]]:
-    """Yield label and settings for each combination of swept values, the first value of settings that are not used."""
+    """Yield label and settings for each combination of swept values; unused settings keep their first value."""
     pool, fixed = ABLATIONS.get(method, (method, {}))
     points: dict[str, tuple[float, ...]] = {}
     for key in ("beta", "eta", "top_p"):

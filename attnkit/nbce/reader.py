@@ -64,7 +64,8 @@ class ContextReader(ABC):
     trained_length: int | None = None
     """Maximum number of tokens per row in training, without the begin token; None: unknown."""
     id_offset: int = 0
-    """Offset of the search's ids, which start with PAD, UNK, BOS and EOS; other vocabularies place these elsewhere."""
+    """Search ids minus the reader's ids: the first four search ids are PAD, UNK, BOS and EOS, which vocabularies of
+    other libraries place elsewhere."""
     model: Any
     """The torch module."""
     batch_tokens: int = 16384

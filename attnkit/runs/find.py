@@ -17,7 +17,10 @@ CONFIG = "config.json"
 
 
 def is_run(name: str) -> bool:
-    """Return whether a model is a run, otherwise a Hugging Face model. Raises MissingInputError if it is neither."""
+    """Return whether a model named on the command line is a run; otherwise it is a Hugging Face model.
+
+    Raises MissingInputError for a folder that is neither, and for a missing path below an existing folder.
+    """
     path = located(name)
     if (path / MANIFEST).exists() or (is_results_file(path) and path.is_file()):
         return True
@@ -32,7 +35,10 @@ def is_run(name: str) -> bool:
 
 
 def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run | AttnkitError]]:
-    """Yield each run in a folder, or the error from opening it. Raises MissingInputError if there is no folder."""
+    """Yield each run in a folder (trials only if `trials` is set), or the error from opening it.
+
+    Raises MissingInputError if the folder does not exist.
+    """
     require_runs(folder, MAKES_RUNS)
     for path, fault in run_paths(folder, trials=trials):
         try:
@@ -42,7 +48,10 @@ def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run
 
 
 def baselines(runs: Iterable[Run], named: Mapping[str | None, str] = {}) -> dict[str | None, str]:
-    """Return each recipe's baseline, from `named` or its first run; the variant of that run replaces a missing one."""
+    """Return the baseline of each recipe: that of `named`, otherwise that of the first run's manifest.
+
+    If no run here is of that variant, the baseline is the variant of the first run.
+    """
     runs, found = list(runs), dict[str | None, str]()
     available = {(run.name, run.variant) for run in runs}
     for run in runs:

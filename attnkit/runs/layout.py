@@ -178,7 +178,10 @@ def _looks_like_run(name: str, entries: list[str]) -> bool:
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """Return a run's checkpoints, damaged ones too, none behind a link. Raises MissingInputError if unreadable."""
+    """Return the checkpoints of a run, with damaged ones and leftovers of interrupted saves; none behind a link.
+
+    Raises MissingInputError if the folder cannot be read.
+    """
     folder = run / CHECKPOINTS
     if folder.is_symlink() or not folder.is_dir():
         return []

@@ -27,7 +27,10 @@ class Validation(Schema):
 
 
 class Log:
-    """A file of records, written at once line by line and synced by `flush`, that can be truncated to a step."""
+    """A file of records that grows line by line and can be truncated to a step.
+
+    Each line is written to the file immediately, so that the log can be watched; `flush` syncs the file to disk.
+    """
 
     def __init__(self, path: Path, content: bytes | None = None) -> None:
         """Open the log at a path, or with the `content` from a results file, where the path is only its name."""

@@ -107,7 +107,10 @@ class Results:
         return self.read_scores()[1]
 
     def read_scores(self) -> tuple[dict[str, Any], dict[str, StoredSplit]]:
-        """Return scores.json as written, with entries of other versions, and as `scores`, whose errors it raises."""
+        """Return scores.json as written, entries of other versions included, and as `scores` returns it.
+
+        Raises DataError as `scores`.
+        """
         with self.unchanged():
             if not self.has(layout.SCORES) or not self.recorded(layout.SCORES):
                 return {}, {}

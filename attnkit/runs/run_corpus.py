@@ -49,7 +49,7 @@ class RunCorpus:
         fresh: bool = False,
         keep: bool = False,
     ) -> None:
-        """Choose the data: `fresh` replaces stored rows if the corpus has changed, `keep` stores the splits it reads.
+        """Choose the data: `fresh` ignores stored rows if the corpus has changed, `keep` stores splits that are read.
 
         Raises:
             MissingInputError: If the folder `data_dir` does not exist.

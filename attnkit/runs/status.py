@@ -217,7 +217,10 @@ def _score(run: Run) -> dict[str, Any]:
 
 
 def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float]]:
-    """Return (split, metric, score) of all evaluations, in the recipe's order. Raises DataError if damaged."""
+    """Return (split, metric, score) of all evaluations, in the recipe's order.
+
+    Raises DataError if scores.json is damaged.
+    """
     stored, eval = run.scores(), run.recipe.eval
     found = [
         (split, name, result.score)

@@ -238,7 +238,7 @@ class Training(TrainingState):
         self.optimizer.zero_grad(set_to_none=True)
 
     def _diverged(self, quantity: str, batches: list[Batch]) -> DivergedError:
-        """Return the error for an update that is not finite, with the first rank whose loss is not, unless it is 0."""
+        """Return the error for a non-finite `quantity`; it names the first rank with such a loss, unless that is 0."""
         model: Model = self.model
         if self.sharded:
             model = self.validator.model
