@@ -98,7 +98,7 @@ def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
     from attnkit.recipe.metrics import METRICS, ROUGE
 
     if columns is None:
-        return [replace(table, how="--columns NAME,... shows them") for table in tables]
+        return [replace(table, hint="--columns NAME,... shows them") for table in tables]
     known = list(dict.fromkeys(name for table in tables for name in table.names()))
     titles = {name.casefold(): [name.casefold()] for name in known}
     for metric, facts in METRICS.items():

@@ -129,8 +129,8 @@ def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
     result = scored.comparison
     for text in warning_lines(result) if not quiet else ():
         console.warn(text)
-    how = "attnkit eval --columns NAME,... shows them"
-    output.write_tables([replace(table, how=how) for table in tables(result)], "table")
+    hint = "attnkit eval --columns NAME,... shows them"
+    output.write_tables([replace(table, hint=hint) for table in tables(result)], "table")
 
 
 def use_command(recipe: "Recipe", folder: str) -> str:

@@ -74,35 +74,33 @@ def sides_of(maps: AttentionMaps) -> tuple[str, str]:
 def maps_of(capture: Capture, kind: Kind) -> AttentionMaps:
     """Return the maps of one kind. Raises UsageError if the capture has none."""
     if kind not in capture.maps:
-        there = ", ".join(capture.maps) or "none"
-        raise UsageError(f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}")
+        available = ", ".join(capture.maps) or "none"
+        raise UsageError(f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {available}")
     return capture.maps[kind]
 
 
 def axes_difference(first: AttentionMatrix, other: AttentionMatrix) -> str | None:
     """Return why the difference of two matrices is undefined; None if their tokens are equal."""
     pairs = {"queries": (first.queries, other.queries), "keys": (first.keys, other.keys)}
-    for what, sides in pairs.items():
+    for name, sides in pairs.items():
         ours, theirs = ([(token.text, token.special) for token in side] for side in sides)
         if ours != theirs:
-            return f"their {what} are different tokens"
+            return f"their {name} are different tokens"
     return None
 
 
 def mechanisms(maps: AttentionMaps) -> str:
     """Return the mechanisms of the layers, without duplicates, as in "performer (effective)"."""
-    how = {True: "exact", False: "effective"}
-    return ", ".join(dict.fromkeys(f"{one.mechanism} ({how[one.exact]})" for one in maps.layers))
+    kinds = {True: "exact", False: "effective"}
+    return ", ".join(dict.fromkeys(f"{layer.mechanism} ({kinds[layer.exact]})" for layer in maps.layers))
 
 
 def notes(maps: AttentionMaps) -> tuple[str, ...]:
     """Return the notes on the maps: hidden column, static and effective maps, distance from softmax attention."""
     lines = [line] if (line := hidden_text(maps)) else []
-    fixed = [layer.static for layer in maps.layers]
-    if any(fixed):
-        some = [layer.number for layer in maps.layers if layer.static]
-        where = "" if all(fixed) else f"{_numbers('layer', some, mean=False)}: "
-        lines.append(f"{where}{STATIC}")
+    if static := [layer.number for layer in maps.layers if layer.static]:
+        prefix = "" if len(static) == len(maps.layers) else f"{_numbers('layer', static, mean=False)}: "
+        lines.append(f"{prefix}{STATIC}")
     if not all(layer.exact for layer in maps.layers):
         lines.append("effective: what the mechanism amounts to; it never forms this matrix")
     distances = [layer.distance for layer in maps.layers if layer.distance]
@@ -120,8 +118,8 @@ def hidden_text(maps: AttentionMaps) -> str:
 def sink_text(sink: AttentionSink) -> str:
     """Return the share of the attention that a sink receives, as a sentence."""
     label = labels_of([sink.token])[0]
-    where = label if sink.position else f"the first token ({label})"
-    return f"{sink.share:.0%} of the attention is on {where}"
+    token = label if sink.position else f"the first token ({label})"
+    return f"{sink.share:.0%} of the attention is on {token}"
 
 
 def selection_text(maps: AttentionMaps) -> str:
@@ -132,10 +130,10 @@ def selection_text(maps: AttentionMaps) -> str:
     return f"{len(maps.layers)} of {layers} layers, {len(maps.heads)} of {heads} heads"
 
 
-def _numbers(what: str, numbers: Sequence[int], mean: bool = True) -> str:
+def _numbers(noun: str, numbers: Sequence[int], mean: bool = True) -> str:
     """Return "layer 3", or "mean of layers 0 to 5"."""
     if len(numbers) == 1:
-        return f"{what} {numbers[0]}"
-    run = len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
-    listed = f"{numbers[0]} to {numbers[-1]}" if run else ", ".join(map(str, numbers))
-    return f"{'mean of ' if mean else ''}{what}s {listed}"
+        return f"{noun} {numbers[0]}"
+    consecutive = len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
+    listed = f"{numbers[0]} to {numbers[-1]}" if consecutive else ", ".join(map(str, numbers))
+    return f"{'mean of ' if mean else ''}{noun}s {listed}"

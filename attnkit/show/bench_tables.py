@@ -31,24 +31,23 @@ def points_table(points: Sequence[Point], workload: Workload) -> Table:
     ]
     for number, kind in enumerate(PASSES):
         fields += _of_pass(kind, 3 - number)
-    what = "whole layer with projections" if workload.layer else "attention only"
-    rows = "" if workload.batch == 1 else f"batch {workload.batch}, "
+    subject = "whole layer with projections" if workload.layer else "attention only"
+    batch = "" if workload.batch == 1 else f"batch {workload.batch}, "
     title = (
-        f"{what}, {'causal' if workload.causal else 'full'}, {rows}{workload.heads} heads of "
+        f"{subject}, {'causal' if workload.causal else 'full'}, {batch}{workload.heads} heads of "
         f"{workload.head_width}, {workload.dtype}, {workload.device}"
     )
     return Table.of(title, points, fields, _notes(points), record=_record)
 
 
 def _of_pass(kind: str, priority: int) -> list[Column]:
-
     def ratio(point: Point) -> str:
-        found = point.passes[kind].ratio
-        return NONE if found is None or point.label == BASELINE else f"{found:.2f}"
+        value = point.passes[kind].ratio
+        return NONE if value is None or point.label == BASELINE else f"{value:.2f}"
 
     def time(point: Point) -> str:
-        found = point.passes[kind]
-        return duration(found.seconds) if found.seconds is not None else found.failure
+        measure = point.passes[kind]
+        return duration(measure.seconds) if measure.seconds is not None else measure.failure
 
     return [
         Column(SHORT[kind], time),
@@ -59,11 +58,11 @@ def _of_pass(kind: str, priority: int) -> list[Column]:
 
 def _record(point: Point) -> dict[str, Value]:
     """Return the values of a point for programs."""
-    found: dict[str, Value] = {"length": point.length, "mechanism": point.label}
+    fields: dict[str, Value] = {"length": point.length, "mechanism": point.label}
     for kind, measure in point.passes.items():
         for name in ("seconds", "failure", "ratio", "bytes"):
-            found[f"{kind.replace('+', '_')}_{name}"] = getattr(measure, name)
-    return found
+            fields[f"{kind.replace('+', '_')}_{name}"] = getattr(measure, name)
+    return fields
 
 
 def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
@@ -80,10 +79,9 @@ def exponents_table(points: Sequence[Point]) -> Table:
     """Return the exponents of the growth of time and memory with length, a row for each mechanism."""
     rows = []
     for label, fits in exponents(points).items():
-        used = [one for one in fits.values() if one is not None]
-        ends = [end for one in used for end in (one.low, one.high)]
+        ends = [end for one_fit in fits.values() if one_fit for end in (one_fit.low, one_fit.high)]
         span = f"{min(ends):,} to {max(ends):,}" if ends else None
-        rows.append([label, *(one and one.exponent for one in fits.values()), span])
+        rows.append([label, *(one_fit and one_fit.exponent for one_fit in fits.values()), span])
     titles = [*(f"time {SHORT[kind]}" for kind in PASSES), "memory +backward"]
     fields = [
         Column("mechanism", itemgetter(0), align="left"),
@@ -108,8 +106,8 @@ def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
             for point in points
         ],
         "exponents": {
-            label: {name: one._asdict() if one else None for name, one in one_fits.items()}
-            for label, one_fits in exponents(points).items()
+            label: {name: one_fit and one_fit._asdict() for name, one_fit in fits.items()}
+            for label, fits in exponents(points).items()
         },
     }
 
@@ -120,9 +118,9 @@ def _notes(points: Sequence[Point]) -> list[str]:
         " rounds; medians over the rounds",
         "peak: memory beyond inputs, parameters and libraries",
     ]
-    words = {point.label.partition(":")[0] for point in points} & {*mechanisms.names()}
-    if turning := sorted(word for word in words if mechanisms.facts(word).layered):
-        notes.append(f"{', '.join(turning)}: mean time of its layers, peak of the largest")
+    names = {point.label.partition(":")[0] for point in points} & {*mechanisms.names()}
+    if layered := sorted(name for name in names if mechanisms.facts(name).layered):
+        notes.append(f"{', '.join(layered)}: mean time of its layers, peak of the largest")
     reasons = [m.why for point in points for m in point.passes.values() if m.why]
     return notes + list(dict.fromkeys(reasons))
 

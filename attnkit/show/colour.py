@@ -43,9 +43,9 @@ def table(palette: Palette = "sequential") -> UInt8[NDArray[np.uint8], "256 3"]:
     places = [float(place) for place, _ in anchors]
     colours = np.array([list(bytes.fromhex(colour)) for _, colour in anchors], np.float64)
     channels = [np.interp(np.arange(STEPS), places, channel) for channel in colours.T]
-    found: NDArray[np.uint8] = np.round(np.stack(channels, -1)).astype(np.uint8)
-    found.flags.writeable = False
-    return found
+    out: NDArray[np.uint8] = np.round(np.stack(channels, -1)).astype(np.uint8)
+    out.flags.writeable = False
+    return out
 
 
 def steps(values: Float[NDArray[np.floating], "..."]) -> UInt8[NDArray[np.uint8], "..."]:
@@ -147,11 +147,11 @@ def pooled(
         return values
 
     def blocks(function: np.ufunc) -> Array:
-        found = values
+        out = values
         for axis, size in ((-2, rows), (-1, columns)):
             if size > 1:
-                found = function.reduceat(found, np.arange(0, found.shape[axis], size), axis)
-        return found
+                out = function.reduceat(out, np.arange(0, out.shape[axis], size), axis)
+        return out
 
     high = blocks(np.maximum)
     if values.min() >= middle:

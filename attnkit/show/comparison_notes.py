@@ -48,17 +48,17 @@ class Notes(NamedTuple):
 def comparison_notes(comparison: Comparison, axis: Axis = "") -> Notes:
     """Return the notes below a table of a comparison along an axis."""
     rows = comparison.rows
-    at_once = [row for row in rows if axis != "length" or row.length == rows[0].length]
+    first_length_rows = [row for row in rows if axis != "length" or row.length == rows[0].length]
     signatures = []
     for metric in scored_metrics(rows):
-        told = joined(row.scores[metric].signature for row in at_once if metric in row.scores)
-        signatures.append(f"{metric_facts(metric).title}{direction_note(metric)}: {told}")
-    columns = {"contexts": _questions, "length": _lengths}[axis](rows) if axis else []
+        signature = joined(row.scores[metric].signature for row in first_length_rows if metric in row.scores)
+        signatures.append(f"{metric_facts(metric).title}{direction_note(metric)}: {signature}")
+    axis_notes = {"contexts": _questions, "length": _lengths}[axis](rows) if axis else []
     seeds, significance = _seeds(rows, axis), _significance(comparison, axis)
-    notes = [*signatures, *(columns if axis else [_sentences(rows)]), *seeds]
-    notes += ([] if axis else _training(rows)) + _tuning(at_once) + _conditions(comparison)
+    notes = [*signatures, *(axis_notes if axis else [_sentences(rows)]), *seeds]
+    notes += ([] if axis else _training(rows)) + _tuning(first_length_rows) + _conditions(comparison)
     notes += significance + ([] if axis else _published(comparison)) + run_notes(rows)
-    return Notes(tuple(notes), frozenset([*columns, *seeds, *significance]))
+    return Notes(tuple(notes), frozenset([*axis_notes, *seeds, *significance]))
 
 
 def trained(rows: Sequence[ScoreRow]) -> bool:
@@ -87,14 +87,15 @@ def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
         parts = RUN_OF_A_SEED.fullmatch(run)
         folder, variant, seed, end = parts.groups() if parts else (run, "", "", "")
         seeds.setdefault((folder or "", variant, end), []).append(seed)
-    variants: dict[tuple[str, str, str], list[str]] = {}
+    variants: dict[tuple[str, str], list[str]] = {}
     for (folder, variant, end), numbers in seeds.items():
-        own = variant if "," in variant else ""  # a comma would split the braces
-        variants.setdefault((folder + own, f"/seed-{_braced(numbers)}{end}" if variant else "", own), []).append(
-            "" if own else variant
-        )
-    out = [folder + _braced(names) + seed for (folder, seed, _), names in variants.items()]
-    return [f"runs: {' '.join(out)}"] if out else []
+        suffix = f"/seed-{_braced(numbers)}{end}" if variant else ""
+        if "," in variant:  # braces would split it
+            variants[folder + variant, suffix] = [""]
+        else:
+            variants.setdefault((folder, suffix), []).append(variant)
+    paths = [folder + _braced(names) + suffix for (folder, suffix), names in variants.items()]
+    return [f"runs: {' '.join(paths)}"] if paths else []
 
 
 def _braced(names: Sequence[str]) -> str:
@@ -102,13 +103,13 @@ def _braced(names: Sequence[str]) -> str:
 
 
 def _grouped(names: Sequence[object], texts: Sequence[str], *, always: bool = False) -> str:
-    """Return the distinct texts with their names, unless all are equal (but `always`); empty texts are left out."""
+    """Return the distinct non-empty texts with their names; a text that all share has no names, unless `always`."""
     groups: dict[str, dict[str, None]] = {}
     for name, text in zip(names, texts, strict=True):
         groups.setdefault(text, {})[str(name)] = None
     if len(groups) == 1 and not always:
         return next(iter(groups))
-    return "; ".join(f"{text} ({', '.join(some)})" for text, some in groups.items() if text)
+    return "; ".join(f"{text} ({', '.join(names_of_text)})" for text, names_of_text in groups.items() if text)
 
 
 def _sentences(rows: Sequence[ScoreRow]) -> str:
@@ -124,37 +125,37 @@ def _questions(rows: Sequence[ScoreRow]) -> list[str]:
     """Return the numbers of questions by number of contexts, and of questions whose contexts were cut."""
     notes = []
     for split in dict.fromkeys(row.split for row in rows):
-        some = [row for row in rows if row.split == split]
-        counts = [f"{row.sentences:,} of {split}" for row in some]
+        split_rows = [row for row in rows if row.split == split]
+        counts = [f"{row.sentences:,} of {split}" for row in split_rows]
         by_contexts = " (contexts)" * (len({*counts}) > 1)
-        notes.append(f"questions{by_contexts}: {_grouped([row.contexts for row in some], counts)}")
+        notes.append(f"questions{by_contexts}: {_grouped([row.contexts for row in split_rows], counts)}")
     if any(row.contexts == 1 for row in rows):
         notes.append("1 context: what the question needs, alone")
     for method in dict.fromkeys(row.method for row in rows if row.cut):
-        some = [row for row in rows if row.cut and row.method == method]
-        shares = [f"{row.cut:,} of {row.sentences:,} questions" for row in some]
-        cut = _grouped([row.contexts for row in some], shares, always=True)
+        split_rows = [row for row in rows if row.cut and row.method == method]
+        shares = [f"{row.cut:,} of {row.sentences:,} questions" for row in split_rows]
+        cut = _grouped([row.contexts for row in split_rows], shares, always=True)
         notes.append(f"{method} lost contexts that did not fit one row (contexts): {cut}")
     return notes
 
 
 def _lengths(rows: Sequence[ScoreRow]) -> list[str]:
     """Return a note that explains lengths."""
-    if made := corpus_cards.row_length(rows[0].system.corpus):
-        low, high = made.trained
-        return [f"each length: rows of so many {made.unit}; trained on {low} to {high}"]
+    if generated := corpus_cards.row_length(rows[0].system.corpus):
+        low, high = generated.trained
+        return [f"each length: rows of so many {generated.unit}; trained on {low} to {high}"]
     return ["each length: the whole text, cut in windows of so many tokens (blocks)"]
 
 
 def _seeds(rows: Sequence[ScoreRow], axis: Axis) -> list[str]:
-    """The seeds of each system."""
+    """Return a note on the seeds of each system."""
     if not trained(rows):
         return []
     names = full_names(rows)
     seeds = {name: joined(r.seed for r, n in zip(rows, names, strict=True) if n == name) for name in names}
     mean = "means" if axis else f"mean {PLUS_MINUS} standard deviation"
-    several = f" ({mean} over seeds)" if any(", " in some for some in seeds.values()) else ""
-    return [f"seeds: {_grouped([*seeds], [*seeds.values()])}{several}"]
+    spread = f" ({mean} over seeds)" if any(", " in text for text in seeds.values()) else ""
+    return [f"seeds: {_grouped([*seeds], [*seeds.values()])}{spread}"]
 
 
 def _training(rows: Sequence[ScoreRow]) -> list[str]:
@@ -164,13 +165,13 @@ def _training(rows: Sequence[ScoreRow]) -> list[str]:
         return []
     updates = [cost.updates or 0 for cost in costs]
     span = f"{min(updates):,}" + (f" to {max(updates):,}" if min(updates) < max(updates) else "")
-    ways = joined(
+    hardware = joined(
         f"{cost.precision} on {cost.device} with {cost.threads} thread{'s' * (cost.threads != 1)}"
         + (f" in each of {n} processes" if (n := cost.processes or 1) > 1 else "")
         for cost in costs
         if cost.precision
     )
-    notes = [f"training: {span} updates{f' in {ways}' if ways else ''}"]
+    notes = [f"training: {span} updates{f' in {hardware}' if hardware else ''}"]
     if any(cost.peak_memory_bytes for cost in costs):
         notes[0] += "; peak memory: of the process on a CPU, of tensors on another device"
     machines = {cost.machine for cost in costs if cost.machine}
@@ -187,9 +188,9 @@ def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
         if tuned := system.tuned:
             key, count = tuned.key.rpartition(".")[2], len(tuned.trials)
             steps = f" (trials of {tuned.steps:,} updates)" if tuned.steps else ""
-            what = f"{key} chosen per row from {count} values on validation{steps}"
-            chosen.setdefault(what, []).append(f"{name} {short_number(tuned.value)}")
-    notes = [f"{what}: {', '.join(values)}" for what, values in chosen.items()]
+            label = f"{key} chosen per row from {count} values on validation{steps}"
+            chosen.setdefault(label, []).append(f"{name} {short_number(tuned.value)}")
+    notes = [f"{label}: {', '.join(values)}" for label, values in chosen.items()]
     rates = {
         name: short_number(str(system.lr))
         for name, system in systems.items()
@@ -212,24 +213,24 @@ def _conditions(comparison: Comparison) -> list[str]:
         notes.append(f"search: {searches}; set by {chosen}")
     if data := _grouped(names, [_data(row) for row in rows]):
         notes.append(f"data: {data}")
-    budgets = [""] * len(rows)
-    for at, row in enumerate(rows):
-        if row.system.budget is not None:
-            steps, tokens, accumulate = row.system.budget
-            budgets[at] = f"{steps:,} steps of {tokens * accumulate:,} tokens"
+    budgets = [
+        f"{b.steps:,} steps of {b.batch_tokens * b.accumulate:,} tokens" if (b := row.system.budget) else ""
+        for row in rows
+    ]
     if len({*budgets}) > 1:
         notes.append(f"training budget: {_grouped(names, budgets)}")
     changes = [changes_of(row.system) for row in rows]
     if any(changes):
         notes.append(f"changed after training began: {_grouped(names, changes)}")
-    several = len({row.recipe for row in rows}) > 1
+    several_recipes = len({row.recipe for row in rows}) > 1
     reasons: dict[str, dict[str, None]] = {}
-    for one in comparison.differences:
-        pair = [f"{r.name} of {r.recipe}" if several else r.name for r in (one.row, one.baseline)]
-        for reason in one.not_comparable:
-            reasons.setdefault(" to ".join(pair), {})[reason] = None
+    for difference in comparison.differences:
+        pair = (difference.row, difference.baseline)
+        labels = [f"{row.name} of {row.recipe}" if several_recipes else row.name for row in pair]
+        for reason in difference.not_comparable:
+            reasons.setdefault(" to ".join(labels), {})[reason] = None
     if reasons:
-        listed = "; ".join(f"{pair} (other {', '.join(some)})" for pair, some in reasons.items())
+        listed = "; ".join(f"{systems} (other {', '.join(conditions)})" for systems, conditions in reasons.items())
         notes.append(f"not comparable, so not tested, differences in parentheses: {listed}")
     return notes
 
@@ -245,52 +246,51 @@ def _data(row: ScoreRow) -> str:
 
 
 def _significance(comparison: Comparison, axis: Axis) -> list[str]:
-    """Return notes on the tests of differences; along an axis, only stars need an explanation."""
+    """Return notes on the tests of differences; along an axis, tables show stars but no intervals."""
     rows, differences, resamples = comparison.rows, comparison.differences, comparison.resamples
     marks = [SEPARABLE_NOTE] if comparison.best and not axis else []
     if not differences:
         return marks
-    place = {"contexts": " with as many contexts", "length": " at the same length", "": ""}[axis]
-    notes = [f"difference: to {joined(_baseline(d.baseline, rows) for d in differences)}{place}"]
-    if tested := [one for one in differences if one.tested]:
-        made = corpus_cards.row_length(rows[0].system.corpus)
-        over = {"contexts": "questions", "length": "rows" if made else "windows", "": "sentences"}
-        keys = [
+    condition = {"contexts": " with as many contexts", "length": " at the same length", "": ""}[axis]
+    notes = [f"difference: to {joined(_baseline(d.baseline, rows) for d in differences)}{condition}"]
+    if tested := [difference for difference in differences if difference.tested]:
+        generated = corpus_cards.row_length(rows[0].system.corpus)
+        over = {"contexts": "questions", "length": "rows" if generated else "windows", "": "sentences"}
+        families = [  # of tests that are corrected together
             (d.row.split, d.row.contexts or d.row.length, d.metric, d.baseline.recipe, d.baseline.name) for d in tested
         ]
-        variants = max(map(keys.count, keys))
-        tests = [(one.row.name, one.tested) for one in tested if one.tested]
+        count = max(map(families.count, families))
+        tests = [(difference.row.name, difference.tested) for difference in tested if difference.tested]
         seeds = any(test.seed_degrees for _, test in tests)
-        notes[0] += "; " + significance_note(over[axis], resamples, variants, "variants", seeds=seeds)
+        notes[0] += "; " + significance_note(over[axis], resamples, count, "variants", seeds=seeds)
         if not axis:
             notes += [interval_note(test for _, test in tests), *_needed(tested)]
         notes.append(scope_note(tests, over[axis], trained(rows)))
-        marks.append(few_items_note(min(one.row.sentences for one in tested), over[axis]))
+        marks.append(few_items_note(min(difference.row.sentences for difference in tested), over[axis]))
     return [*notes, *filter(None, marks)] if resamples else [*notes, NO_TESTS]
 
 
-def _baseline(base: ScoreRow, rows: Sequence[ScoreRow]) -> str:
+def _baseline(baseline: ScoreRow, rows: Sequence[ScoreRow]) -> str:
     """Return the name of a baseline, with its recipe and runs if there are several recipes."""
-    name = " ".join(filter(None, (base.name, base.method)))
+    name = " ".join(filter(None, (baseline.name, baseline.method)))
     if len({row.recipe for row in rows}) == 1:
         return name
-    key = (base.recipe, base.name, base.split)
+    key = (baseline.recipe, baseline.name, baseline.split)
     runs = run_notes([row for row in rows if (row.recipe, row.name, row.split) == key])
-    return f"{name} of {base.recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
+    return f"{name} of {baseline.recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
 
 
 def _needed(tested: Sequence[SystemDifference]) -> list[str]:
     """Return a note on the numbers of seeds that would decide undecided differences by the first metric."""
     counts = {
-        one.row.name: one.tested.seeds_needed or f"more than {MOST_SEEDS}"
-        for one in tested
-        if one.tested and one.metric == tested[0].metric
-        if one.tested.seed_degrees and one.tested.verdict == "undecided"
+        difference.row.name: difference.tested.seeds_needed or f"more than {MOST_SEEDS}"
+        for difference in tested
+        if difference.tested and difference.metric == tested[0].metric
+        if difference.tested.seed_degrees and difference.tested.verdict == "undecided"
     }
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())
     title = metric_facts(tested[0].metric).title
-    what = f"seeds that would show such a difference in {title} in 4 of 5 comparisons"
-    return [f"{what}: {listed}"] if counts else []
+    return [f"seeds that would show such a difference in {title} in 4 of 5 comparisons: {listed}"] if counts else []
 
 
 def _published(comparison: Comparison) -> list[str]:
@@ -301,7 +301,7 @@ def _published(comparison: Comparison) -> list[str]:
     for published in comparison.published:
         if any(published.score(*cell) is not None for cell in cells):
             figures = published.figures
-            of = f" ({published.recipe})" if several else ""
+            recipe = f" ({published.recipe})" if several else ""
             kind = "comparable" if figures.comparable else f"not comparable: {figures.why}"
-            notes.append(f"published{of}: {figures.source}; {kind}")
+            notes.append(f"published{recipe}: {figures.source}; {kind}")
     return notes

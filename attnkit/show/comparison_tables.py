@@ -60,11 +60,11 @@ class ScoresByKey:
         Systems that are not comparable with the baseline are skipped.
         """
         better = metric_facts(metric).better
-        apart = {at for at, one in self.differences.items() if one.not_comparable}
+        not_comparable = {at for at, difference in self.differences.items() if difference.not_comparable}
         shown = {
             other: round(mean(values), digits)
             for other in self.groups
-            if (other.split, other.place) == (key.split, key.place) and (other, metric) not in apart
+            if (other.split, other.place) == (key.split, key.place) and (other, metric) not in not_comparable
             if (values := self.values(metric, other))
         }
         if better == "neither" or len({*shown.values()}) < 2:
@@ -83,14 +83,14 @@ class ScoresByKey:
         runs = self.groups[key]
         first, system = runs[0], runs[0].system
         reasons = (d.not_comparable for (at, _), d in self.differences.items() if at == key)
-        more = {"method": first.method, "contexts": first.contexts, "length": first.length}
+        optional = {"method": first.method, "contexts": first.contexts, "length": first.length}
         budget = system.budget._asdict() if system.budget else {}
         fields: dict[str, Value] = {
             "recipe": first.recipe,
             "variant": first.variant,
             "split": first.split,
             "system": first.name,
-            **{name: value for name, value in more.items() if value},
+            **{name: value for name, value in optional.items() if value},
             "seeds": joined(row.seed for row in runs),
             "sentences": first.sentences,
             "corpus": system.corpus,
@@ -101,7 +101,7 @@ class ScoresByKey:
             **{f"train_{name}": value for name, value in budget.items()},
             "train_updates": joined(row.system.cost.updates for row in runs),
             "train_changes": joined(changes_of(row.system) for row in runs),
-            "not_comparable": joined(reason for some in reasons for reason in some),
+            "not_comparable": joined(reason for reasons_of_pair in reasons for reason in reasons_of_pair),
             "runs": joined(row.run for row in runs),
             "run_ids": joined(row.run_id for row in runs),
         }
@@ -111,11 +111,11 @@ class ScoresByKey:
         """Return the mean and sample standard deviation over seeds."""
         values, inseparable = self.values(metric, key), (key, metric) in self.inseparable
         sd = stdev(values) if len(values) > 1 else None
-        found = (row.scores.get(metric) for row in self.groups[key])
+        scores = (row.scores.get(metric) for row in self.groups[key])
         fields: dict[str, Value] = {
             metric: mean(values) if values else None,
             f"{metric}_sd": sd,
-            f"{metric}_signature": " ".join(sorted({one.signature for one in found if one})),
+            f"{metric}_signature": " ".join(sorted({score.signature for score in scores if score})),
         }
         if any(tested == metric for _, tested in self.inseparable):
             fields[f"{metric}_not_separable_from_best"] = inseparable
@@ -127,9 +127,9 @@ class ScoresByKey:
 
     def difference_cell(self, metric: str, key: Key) -> Cell:
         """Return the difference to the baseline."""
-        found = self.differences.get((key, metric))
-        known = (found.value, found.tested, found.not_comparable) if found else (None, None, ())
-        return difference_cell(*known, f"{metric}_")
+        difference = self.differences.get((key, metric))
+        parts = (difference.value, difference.tested, difference.not_comparable) if difference else (None, None, ())
+        return difference_cell(*parts, f"{metric}_")
 
     def published_cell(self, metric: str, key: Key) -> Cell:
         """Return the published score, in parentheses if it is not comparable."""
@@ -148,8 +148,8 @@ class ScoresByKey:
         key, metric = system[0]._replace(place=place), system[1]
         if not (values := self.values(metric, key)):
             return Cell(NONE)
-        found = self.differences.get((key, metric))
-        mark = stars(found.tested.p_holm) if found and found.tested else ""
+        difference = self.differences.get((key, metric))
+        mark = stars(difference.tested.p_holm) if difference and difference.tested else ""
         # no space before the stars, because there are many columns
         text = f"{mean(values):.{digits}f}{mark.strip()}"
         return Cell(text, best=self.best(metric, key, digits))
@@ -168,7 +168,7 @@ def tables(comparison: Comparison, *, by_split: bool = True) -> list[Table]:
         return [comparison_table(comparison)]
     splits = dict.fromkeys(row.split for row in rows)
     groups = [[row for row in rows if row.split == s] for s in splits] if by_split else [rows]
-    *others, last = [_axis_table(some, scores, axis) for some in groups]
+    *others, last = [_axis_table(group, scores, axis) for group in groups]
     notes = comparison_notes(comparison, axis)
     return [*others, replace(last, notes=notes.every, brief=notes.brief)]
 
@@ -198,19 +198,17 @@ def comparison_table(comparison: Comparison) -> Table:
     for metric in scored_metrics(rows):
         title = metric_facts(metric).title
         columns.append(Column(title, partial(scores.score_cell, metric)))
-        if any(one.metric == metric for one in comparison.differences):
-            of = partial(scores.difference_cell, metric)
-            columns.append(Column("difference", of, under=True, priority=1))
+        if any(difference.metric == metric for difference in comparison.differences):
+            columns.append(Column("difference", partial(scores.difference_cell, metric), under=True, priority=1))
         if any(scores.figure(metric, key) for key in keys):
-            of = partial(scores.published_cell, metric)
-            columns.append(Column(f"published {title}", of, priority=1))
+            columns.append(Column(f"published {title}", partial(scores.published_cell, metric), priority=1))
     if trained(rows):
         columns.append(Column("seeds", lambda key: Cell(str(len(scores.groups[key])))))
-    for one in COST_COLUMNS:
-        value = partial(scores.measured, one)
+    for measure in COST_COLUMNS:
+        value = partial(scores.measured, measure)
         if any(value(key) is not None for key in keys):
-            form = amount if one.in_bytes else _number
-            columns.append(Column(one.title, value, form, one.key, priority=one.priority))
+            form = amount if measure.in_bytes else _number
+            columns.append(Column(measure.title, value, form, measure.key, priority=measure.priority))
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     notes, brief = comparison_notes(comparison)
     return replace(Table.of(title, keys, columns, notes), brief=brief)
@@ -227,31 +225,35 @@ def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Ta
     """Return a table with a column for each place of the axis, without notes."""
     keys = [Key.of(row) for row in rows]
     places = sorted({key.place or 0 for key in keys})
-    seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)][:-1]
+    field_values = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)][:-1]
     untrained = not trained(rows)  # models, not variants of a recipe
     always = {"method"} if axis == "contexts" else {"variant"}
     always |= {"variant"} if untrained else set()
 
     def named(name: str) -> Column:
         title = "model" if name == "variant" and untrained else name
-        return Column(title, lambda one: Cell(str(getattr(one[0], name))), align="left", key=True)
+        return Column(title, lambda system: Cell(str(getattr(system[0], name))), align="left", key=True)
 
-    columns = [named(name) for name, some in zip(Key._fields, seen, strict=False) if name in always or len(some) > 1]
-    metric = Column("metric", lambda one: Cell(metric_facts(one[1]).title), align="left", key=True)
+    columns = [
+        named(name)
+        for name, values in zip(Key._fields, field_values, strict=False)
+        if name in always or len(values) > 1
+    ]
+    metric = Column("metric", lambda system: Cell(metric_facts(system[1]).title), align="left", key=True)
     columns.insert(bool(columns) and columns[0].title == "split", metric)
     digits = 1 if axis == "contexts" else 2  # there are many numbers of contexts
     columns += [Column(str(at), partial(scores.axis_cell, digits, at)) for at in places]
     systems = [
         (key, metric)
-        for split, metric in product(seen[0], scored_metrics(rows))
-        for key in (Key._make([split, *names, None]) for names in product(*seen[1:]))
+        for split, metric in product(field_values[0], scored_metrics(rows))
+        for key in (Key._make([split, *names, None]) for names in product(*field_values[1:]))
         if any(scores.values(metric, key._replace(place=at)) for at in places)
     ]
     recipes, splits = (joined(getattr(row, name) for row in rows) for name in IN_TITLE)
     numbers = "number of contexts"
     if axis == "length":
-        made = corpus_cards.row_length(rows[0].system.corpus)
-        numbers = f"length in {made.unit}" if made else "length of the text in tokens"
+        generated = corpus_cards.row_length(rows[0].system.corpus)
+        numbers = f"length in {generated.unit}" if generated else "length of the text in tokens"
     return Table.of(f"{recipes}: {splits}, by {numbers}", systems, columns)
 
 

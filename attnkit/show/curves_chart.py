@@ -48,7 +48,7 @@ class CurvesChart:
         self.plots = plots
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = list(dict.fromkeys(one.name for plot in self.plots for one in plot.series))
+        names = list(dict.fromkeys(series.name for plot in self.plots for series in plot.series))
         for number, plot in enumerate(self.plots):
             if number:
                 yield ""
@@ -60,12 +60,12 @@ def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
 
     def line(text: str, style: str = "") -> Text:
         """Return sanitized text, cut to the width of the chart."""
-        made = Text(one_line(text), style, no_wrap=True)
-        made.truncate(width, overflow="ellipsis")
-        return made
+        content = Text(one_line(text), style, no_wrap=True)
+        content.truncate(width, overflow="ellipsis")
+        return content
 
     yield line(plot.title, "bold")
-    lines = [points for one in plot.series for points in one.lines]
+    lines = [points for series in plot.series for points in series.lines]
     pad = MARGIN if all(len(points) == 1 for points in lines) else 0.0
     y = scale([point[1] for points in lines for point in points], ROWS // 3, pad=pad)
     labels = {y.place(tick, ROWS): number(tick) for tick in y.ticks}
@@ -76,43 +76,43 @@ def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
     x = horizontal(plot, [point[0] for points in lines for point in points], columns // 12, pad)
     cells: dict[tuple[int, int], int] = {}
     ends: dict[tuple[int, int], int] = {}
-    for one in plot.series:
-        place, reached = names.index(one.name), dict[tuple[int, int], None]()
-        for points in one.lines:
+    for series in plot.series:
+        index, line_ends = names.index(series.name), dict[tuple[int, int], None]()
+        for points in series.lines:
             *line_cells, end = _traced([(x.place(a, columns), y.place(b, ROWS)) for a, b in points])
-            reached[end] = None
+            line_ends[end] = None
             for at in line_cells:
                 if at not in cells or sum(at) % 2:  # lines alternate in shared cells
-                    cells[at] = place
-        for end in reached:  # seeds that end in one cell share a letter; the ends of other series are moved beside it
+                    cells[at] = index
+        for end in line_ends:  # lines of a series that end in one cell share a letter; other series move beside it
             free = [c for c in range(columns) if (c, end[1]) not in ends] or [end[0]]
-            ends[min((abs(c - end[0]), c) for c in free)[1], end[1]] = place
+            ends[min((abs(c - end[0]), c) for c in free)[1], end[1]] = index
     cells |= ends
     for row in reversed(range(ROWS)):
         out = Text(labels.get(row, "").rjust(margin - 1) + BOX[row not in labels])
         for column in range(columns):
-            whose = cells.get((column, row))
-            if whose is None:
+            series_index = cells.get((column, row))
+            if series_index is None:
                 out.append(" ")
             else:
-                out.append(LETTERS[whose % len(LETTERS)], COLOURS[whose % len(COLOURS)])
+                out.append(LETTERS[series_index % len(LETTERS)], COLOURS[series_index % len(COLOURS)])
         yield out
     yield from _axis(x, margin, columns)
     title = line(plot.x, "dim")
     title.pad_left(width - title.cell_len)
     yield title
-    for one in plot.series:
-        place = names.index(one.name)
-        letter, colour = LETTERS[place % len(LETTERS)], COLOURS[place % len(COLOURS)]
-        yield line(f"{letter} {one_line(one.name)} {last_values(one)}", colour)
+    for series in plot.series:
+        index = names.index(series.name)
+        letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
+        yield line(f"{letter} {one_line(series.name)} {last_values(series)}", colour)
 
 
 def _traced(cells: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the cells of a line from its first to its last point."""
     for (x, y), (to_x, to_y) in pairwise(cells):
         count = max(abs(to_x - x), abs(to_y - y))
-        for at in range(count):
-            yield x + round((to_x - x) * at / count), y + round((to_y - y) * at / count)
+        for step in range(count):
+            yield x + round((to_x - x) * step / count), y + round((to_y - y) * step / count)
     yield cells[-1]
 
 
@@ -140,8 +140,8 @@ def last_values(series: Series) -> str:
     return text if len(values) == 1 else f"{text} (mean of {len(values)} seeds)"
 
 
-def scale(values: Sequence[float], most: int, *, pad: float = 0.0) -> Scale:
-    """Return an axis over all values with about `most` ticks at round numbers.
+def scale(values: Sequence[float], max_ticks: int, *, pad: float = 0.0) -> Scale:
+    """Return an axis over all values with about `max_ticks` ticks at round numbers.
 
     `pad` is the share of the range that is added at each end.
     """
@@ -152,26 +152,26 @@ def scale(values: Sequence[float], most: int, *, pad: float = 0.0) -> Scale:
     else:
         room = (high - low) * pad
     low, high = low - room, high + room
-    rough = (high - low) / max(2, most)
+    rough = (high - low) / max(2, max_ticks)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return Scale(low, high, tuple(at * step for at in range(first, last + 1)))
 
 
-def horizontal(plot: Curves, values: Sequence[float], most: int, pad: float) -> Scale:
+def horizontal(plot: Curves, values: Sequence[float], max_ticks: int, pad: float) -> Scale:
     """Return the horizontal axis of a plot; ticks of a logarithmic axis are some of the values."""
     if plot.log_x and min(values) < max(values):
         at = sorted(set(values))
-        return Scale(at[0], at[-1], tuple(at[:: -(-len(at) // max(2, most))]), logarithmic=True)
+        return Scale(at[0], at[-1], tuple(at[:: -(-len(at) // max(2, max_ticks))]), logarithmic=True)
     if plot.from_zero:
-        return scale([0.0, *values], most)
-    return scale(values, most, pad=pad)
+        return scale([0.0, *values], max_ticks)
+    return scale(values, max_ticks, pad=pad)
 
 
 def number(value: float) -> str:
     """Return a number as a short label: 0.25, 1500, 20k, 4e20."""
-    for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if least <= abs(value) < 1e12:
+    for minimum, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if minimum <= abs(value) < 1e12:
             return f"{value / size:.6g}{unit}"
     return f"{value:.6g}".replace("e+", "e").replace("e-0", "e-")

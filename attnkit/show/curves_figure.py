@@ -17,9 +17,9 @@ DASHES = ("-", "--", ":", "-.")
 COLOURS = 10
 """Number of colours in matplotlib's default cycle."""
 ACROSS = 3
-LONG = 1e4
+COMPACT_FROM = 1e4
 """Minimum of an axis' upper end from which its numbers are written as 20k and 1.5M."""
-MOST_TICKS = 8
+MAX_TICKS = 8
 """Approximate maximum number of labels of a logarithmic axis; determines their minimum distance."""
 PANEL = (4.2, 3.2)  # inches
 LEGEND_LINE = 1.3
@@ -27,7 +27,7 @@ LEGEND_LINE = 1.3
 
 
 def picture(
-    several: Sequence[Curves],
+    plots: Sequence[Curves],
     format: str,
     order: Sequence[str] = (),
     *,
@@ -51,24 +51,24 @@ def picture(
     import matplotlib
     from matplotlib.figure import Figure
 
-    names = list(dict.fromkeys((*order, *(one.name for curves in several for one in curves.series))))
-    across = min(ACROSS, len(several))
-    down = math.ceil(len(several) / across)
-    with matplotlib_defaults([*names, *(curves.title for curves in several)]) as missing:
+    names = list(dict.fromkeys((*order, *(series.name for curves in plots for series in curves.series))))
+    across = min(ACROSS, len(plots))
+    down = math.ceil(len(plots) / across)
+    with matplotlib_defaults([*names, *(curves.title for curves in plots)]) as missing:
         matplotlib.rcParams["font.size"] = font
-        lines = len(names) * LEGEND_LINE * font / 72
-        usual = (PANEL[0] * across + 2, max(PANEL[1] * down, lines))
-        figure = Figure(figsize=size or usual, layout="constrained")
+        legend_height = len(names) * LEGEND_LINE * font / 72
+        default_size = (PANEL[0] * across + 2, max(PANEL[1] * down, legend_height))
+        figure = Figure(figsize=size or default_size, layout="constrained")
         panels = list(figure.subplots(down, across, squeeze=False).flat)
         handles: dict[str, Any] = {}
-        for axes, curves in zip(panels, several, strict=False):
+        for axes, curves in zip(panels, plots, strict=False):
             handles |= _draw(axes, curves, names)
-        for axes in panels[len(several) :]:
+        for axes in panels[len(plots) :]:
             axes.remove()
         shown = [name for name in names if name in handles]
-        labels = [safe_text(name) + _seeds(name, several) for name in shown]
+        labels = [safe_text(name) + _seeds(name, plots) for name in shown]
         figure.legend([handles[name] for name in shown], labels, loc="outside right upper", fontsize="small")
-        data = rendered(figure, format, ", ".join(curves.title for curves in several))
+        data = rendered(figure, format, ", ".join(curves.title for curves in plots))
     return Picture(data, tuple(missing))
 
 
@@ -77,19 +77,19 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
     from matplotlib.ticker import EngFormatter
 
     handles = {}
-    for one in curves.series:
-        turn, place = divmod(names.index(one.name), COLOURS)
+    for series in curves.series:
+        turn, place = divmod(names.index(series.name), COLOURS)
         style: dict[str, Any] = {
             "color": f"C{place}",
             "linestyle": DASHES[(turn + place) % len(DASHES)],
-            "linewidth": 1.4 if len(one.lines) == 1 else 0.9,
+            "linewidth": 1.4 if len(series.lines) == 1 else 0.9,
             "markersize": 5,
         }
-        for line in one.lines:
-            alone = one.name != FRONT and (len(line) == 1 or curves.log_x)
-            marker = MARKERS[(turn + place) % len(MARKERS)] if alone else ""
+        for line in series.lines:
+            with_markers = series.name != FRONT and (len(line) == 1 or curves.log_x)
+            marker = MARKERS[(turn + place) % len(MARKERS)] if with_markers else ""
             xs, ys = zip(*line, strict=True)
-            (handles[one.name],) = axes.plot(xs, ys, marker=marker, **style)
+            (handles[series.name],) = axes.plot(xs, ys, marker=marker, **style)
     if curves.from_zero:
         axes.set_xlim(left=0)
     if curves.log_x:
@@ -97,8 +97,8 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
         ticks = _apart(sorted({x for x, _ in curves.points}))
         axes.set_xticks(ticks, [number(x) for x in ticks], rotation=45)
         axes.minorticks_off()
-    for axis, most in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):
-        if most >= LONG and axis.get_scale() == "linear":
+    for axis, high in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):
+        if high >= COMPACT_FROM and axis.get_scale() == "linear":
             axis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(safe_text(curves.x))
     axes.set_ylabel(safe_text(curves.title))
@@ -110,15 +110,15 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
 
 def _apart(values: Sequence[float]) -> list[float]:
     """Return those of the ascending values whose labels do not overlap on a logarithmic axis."""
-    least = 0.999 * math.log(values[-1] / values[0]) / MOST_TICKS
+    min_distance = 0.999 * math.log(values[-1] / values[0]) / MAX_TICKS
     ticks = list(values[:1])
     for value in values[1:]:
-        if math.log(value / ticks[-1]) >= least:
+        if math.log(value / ticks[-1]) >= min_distance:
             ticks.append(value)
     return ticks
 
 
-def _seeds(name: str, several: Sequence[Curves]) -> str:
+def _seeds(name: str, plots: Sequence[Curves]) -> str:
     """Return the number of lines of a series, if there are several, for the legend."""
-    most = max(len(one.lines) for curves in several for one in curves.series if one.name == name)
-    return f" ({most} seeds)" if most > 1 else ""
+    count = max(len(series.lines) for curves in plots for series in curves.series if series.name == name)
+    return f" ({count} seeds)" if count > 1 else ""

@@ -24,8 +24,8 @@ def difference_cell(
     named: dict[str, Value] = {"difference": value, "low": low, "high": high}
     if tested and tested.percent:
         named |= dict(zip(("percent", "percent_low", "percent_high"), tested.percent, strict=True))
-    told = tested.json() if tested else UNTESTED
-    named |= {name: told[name] for name in ("p", "p_corrected", "verdict", "provisional")}
+    results = tested.json() if tested else UNTESTED
+    named |= {name: results[name] for name in ("p", "p_corrected", "verdict", "provisional")}
     fields = {f"{prefix}{name}": value for name, value in named.items()}
     if value is None:
         return Cell(NONE, fields)
@@ -33,11 +33,11 @@ def difference_cell(
         return Cell(f"({signed(value)})", fields, dim=True)
     if tested is None:
         return Cell(signed(value), fields)
-    ends, unit = tested.interval, ""
+    bounds, unit = tested.interval, ""
     if tested.percent:
         value, low, high = tested.percent
-        ends, unit = (low, high), " %"
-    interval = f" [{signed(ends[0])}, {signed(ends[1])}]" if tested.interval and ends else ""
+        bounds, unit = (low, high), " %"
+    interval = f" [{signed(bounds[0])}, {signed(bounds[1])}]" if tested.interval and bounds else ""
     level = " level" if tested.verdict == "level" else ""
     return Cell(f"{signed(value)}{unit}{interval}{significance(tested.p_holm)}{level}", fields)
 
@@ -61,19 +61,18 @@ def significance_note(over: str, resamples: int, count: int, noun: str, *, seeds
 
     Args:
         over: items that are resampled, in the plural.
-        resamples: number of resamples.
-        count: number of tests in the table.
+        count: number of tests that are corrected together.
         noun: tested things, in the plural.
         seeds: whether the variance over seeds is included.
     """
     corrected = f", Holm-corrected for {count} {noun}" if count > 1 else ""
-    how = f"by paired bootstrap over {over}, {resamples} resamples"
+    test = f"by paired bootstrap over {over}, {resamples} resamples"
     if seeds:
-        how = f"by Student's t from the variance over {over} (paired bootstrap, {resamples} resamples) and over seeds"
-    return f"p: two-sided{corrected} (* below 0.05, ** below 0.01), {how}"
+        test = f"by Student's t from the variance over {over} (paired bootstrap, {resamples} resamples) and over seeds"
+    return f"p: two-sided{corrected} (* below 0.05, ** below 0.01), {test}"
 
 
-def few_items_note(items: int, what: str) -> str:
+def few_items_note(items: int, noun: str) -> str:
     """Return a warning if there are fewer than FEW_ITEMS test items, otherwise an empty text.
 
     The minimum p-value of a sign test of n pairs is 2 ** (1 - n), a limit that a bootstrap of n pairs does not show.
@@ -81,8 +80,8 @@ def few_items_note(items: int, what: str) -> str:
     if not 0 < items < FEW_ITEMS:
         return ""
     stars = "* and **" if items < 6 else "**"
-    least = f"{2.0 ** (1 - items):.2g}"
-    return f"only {items} {what}: a test of signs could not reach p below {least}, so {stars} here cannot be trusted"
+    min_p = f"{2.0 ** (1 - items):.2g}"
+    return f"only {items} {noun}: a test of signs could not reach p below {min_p}, so {stars} here cannot be trusted"
 
 
 def interval_note(tests: Iterable[Difference]) -> str:
@@ -94,39 +93,39 @@ def interval_note(tests: Iterable[Difference]) -> str:
         else:
             points.add(f"{test.margin:g} point{'' if test.margin == 1 else 's'}")
     margins = " or ".join([*sorted(points), *sorted(ratios)])
-    where = " (perplexity: in percent of the baseline's)" if ratios else ""
+    perplexity_note = " (perplexity: in percent of the baseline's)" if ratios else ""
     return (
-        f"[low, high]: 95 % interval of the difference, not corrected{where}; level: all of "
+        f"[low, high]: 95 % interval of the difference, not corrected{perplexity_note}; level: all of "
         f"it lies within {margins}, whatever p"
     )
 
 
-def scope_note(tests: Sequence[tuple[str, Difference]], what: str, trained: bool) -> str:
+def scope_note(tests: Sequence[tuple[str, Difference]], noun: str, trained: bool) -> str:
     """Return a note on the variation that intervals and p-values cover: test items, training seeds, or both.
 
     Args:
         tests: the differences, with the names of the systems.
-        what: test items, in the plural.
+        noun: test items, in the plural.
         trained: whether the systems' seeds are known.
     """
-    seeds = any(test.seed_degrees for _, test in tests)
-    if not seeds and not trained:
-        return f"intervals and p tell whether other test {what} would show the difference between these systems"
-    if not seeds:
+    covers_seeds = any(test.seed_degrees for _, test in tests)
+    if not covers_seeds and not trained:
+        return f"intervals and p tell whether other test {noun} would show the difference between these systems"
+    if not covers_seeds:
         return (
-            f"provisional: one seed each: intervals and p tell whether other test {what} would "
+            f"provisional: one seed each: intervals and p tell whether other test {noun} would "
             "show the difference between these trained models, not whether training again would"
         )
-    text = f"intervals and p cover other test {what} and other training seeds"
-    alone = dict.fromkeys(name for name, test in tests if not test.seed_degrees)
-    borrowed = dict.fromkeys(name for name, test in tests if test.provisional and test.seed_degrees)
-    if borrowed:
+    text = f"intervals and p cover other test {noun} and other training seeds"
+    single_seed = dict.fromkeys(name for name, test in tests if not test.seed_degrees)
+    borrowing = dict.fromkeys(name for name, test in tests if test.provisional and test.seed_degrees)
+    if borrowing:
         text += (
-            f"; provisional: {', '.join(borrowed)}: one of the two rows has one seed, so the "
+            f"; provisional: {', '.join(borrowing)}: one of the two rows has one seed, so the "
             "spread over seeds is that of the other row"
         )
-    if alone:
-        text += f"; provisional: {', '.join(alone)}: one seed each, so test {what} alone are covered"
+    if single_seed:
+        text += f"; provisional: {', '.join(single_seed)}: one seed each, so test {noun} alone are covered"
     return text
 
 

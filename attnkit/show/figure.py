@@ -90,9 +90,8 @@ def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
 
 def rendered(figure: "Figure", format: str, title: str) -> bytes:
     """Return the bytes of a file of the figure, cropped to its content; equal figures give equal bytes."""
-    metadata: dict[str, str | None] = {"Title": safe_text(title)}
-    undated = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
-    metadata[undated[format]] = None
+    varying = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}[format]
+    metadata: dict[str, str | None] = {"Title": safe_text(title), varying: None}
     data = io.BytesIO()
     figure.savefig(
         data, format=format, dpi=RESOLUTION, bbox_inches="tight", pad_inches=0.06, facecolor="white", metadata=metadata
@@ -107,14 +106,14 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """
     from matplotlib import font_manager
 
-    wanted = {c for text in texts for c in text if not unicodedata.category(c).startswith(("C", "Z"))}
+    missing = {c for text in texts for c in text if not unicodedata.category(c).startswith(("C", "Z"))}
     installed, families = set(font_manager.get_font_names()), [BASE]
     for family in (BASE, *PREFERRED):
-        if family in installed and wanted:
+        if family in installed and missing:
             # installed font files may be damaged: unreadable fonts are skipped
             with suppress(OSError, RuntimeError, ValueError):
-                known = font_manager.get_font(font_manager.findfont(family)).get_charmap()
-                found = {c for c in wanted if ord(c) in known}
-                families += [family] if found and family != BASE else []
-                wanted -= found
-    return families, sorted(wanted)
+                charmap = font_manager.get_font(font_manager.findfont(family)).get_charmap()
+                covered = {c for c in missing if ord(c) in charmap}
+                families += [family] if covered and family != BASE else []
+                missing -= covered
+    return families, sorted(missing)

@@ -15,9 +15,9 @@ from attnkit.show.terminal_colours import TerminalColours, colour_system
 from attnkit.show.token_labels import aligned, cut, labels_of, upright
 from attnkit.text import one_line
 
-MOST_LINES = 64
-MOST_KEYS_LISTED = 100
-HIGHEST_LABEL = 12  # maximum height of a column's label, in lines
+MAX_LINES = 64
+MAX_LISTED_KEYS = 100
+MAX_LABEL_HEIGHT = 12  # maximum height of a column's label, in lines
 
 
 def text(content: str, style: str = "") -> Text:
@@ -62,30 +62,31 @@ class Heatmap:
         matrix = self.matrix
         names, keys = labels_of(matrix.queries), labels_of(matrix.keys)
         digits = len(str(len(names) - 1))
-        most = max(1, width // 4 if width > 40 else width // 3)  # maximum width of a row's label
-        label = min(max(map(cell_len, names)), most)
+        max_label = max(1, width // 4 if width > 40 else width // 3)  # maximum width of a row's label
+        label = min(max(map(cell_len, names)), max_label)
         numbered = 2 * len(keys) > width - label - 1
         if numbered:
-            label = min(label + digits + 1, most)
+            label = min(label + digits + 1, max_label)
         room = max(2, width - label - 1)
         cell = 2 if 2 * len(keys) <= room else 1
-        half = len(names) > MOST_LINES and colours.half_blocks
-        rows, columns = ceil(len(names) / (MOST_LINES * (1 + half))), ceil(len(keys) / room)
+        half = len(names) > MAX_LINES and colours.half_blocks
+        rows, columns = ceil(len(names) / (MAX_LINES * (1 + half))), ceil(len(keys) / room)
         if rows * columns > 1:
-            caption.append(f"a cell is the {colours.kept} of {rows} x {columns} (queries x keys)")
+            caption.append(f"a cell is the {colours.pooled_value} of {rows} x {columns} (queries x keys)")
         if half or rows > 1:
             caption.append(f"a line is {rows * (1 + half)} queries, named by the first")
         if numbered:
             first = matrix.first_key
             heads = [ruler(range(first, first + len(keys), columns), cell)]
-            listed = ", ".join(f"{at} {name}" for at, name in enumerate(keys, first))
-            same = matrix.queries[first:] == matrix.keys or len(keys) > MOST_KEYS_LISTED
-            caption.append("tokens are numbered from 0" if same else f"keys: {listed}")
+            if matrix.queries[first:] == matrix.keys or len(keys) > MAX_LISTED_KEYS:
+                caption.append("tokens are numbered from 0")
+            else:
+                caption.append("keys: " + ", ".join(f"{at} {name}" for at, name in enumerate(keys, first)))
             names = [f"{at:>{digits}} {name}" for at, name in enumerate(names)]
         else:
-            heads = upright([cut(key, HIGHEST_LABEL) for key in keys], cell)
+            heads = upright([cut(key, MAX_LABEL_HEIGHT) for key in keys], cell)
         margin = " " * (label + 1)
-        out = [one for head in heads for one in (Segment((margin + head).rstrip()), Segment.line())]
+        out = [segment for head in heads for segment in (Segment((margin + head).rstrip()), Segment.line())]
         drawn = pooled(values, rows, columns, colours.middle)
         for row in range(0, len(drawn), 1 + half):
             out.append(Segment(aligned(names[row * rows], label) + " "))

@@ -38,7 +38,7 @@ def document(
     source = "".join(_text(folder / name) for name in scripts)
     script = _MARGINS.sub("", source)
     style = "".join(_text(path) for path in (_FOLDER / "frame.css", *(folder / s for s in styles)))
-    filling = {
+    values = {
         **parts,
         "title": html.escape(safe_text(title)),
         "script": script,
@@ -48,8 +48,8 @@ def document(
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_INERT),
     }
     frame = _text(_FOLDER / "frame.html").replace("{{body}}", _text(folder / "body.html"))
-    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: filling[found[1]], frame)
-    return filled.encode("utf-8")
+    page = re.sub(r"\{\{([a-z-]+)\}\}", lambda match: values[match[1]], frame)
+    return page.encode("utf-8")
 
 
 def escaped(text: str) -> str:

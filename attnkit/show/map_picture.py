@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LONGEST = 24  # maximum width of a token's label, in terminal cells
+MAX_LABEL_WIDTH = 24  # maximum width of a token's label, in terminal cells
 TYPE, SMALL, SMALLEST = 8.0, 7.0, 4.5
 """Font sizes in points; labels that would be smaller than the last size are left out."""
-CHARACTER = 0.6 / 72  # approximate width of a character in inches, per point of its font
-MAP = 7.0  # maximum side of a single map, in inches
+CHARACTER_WIDTH = 0.6 / 72  # approximate width of a character in inches, per point of its font
+MAX_MAP = 7.0  # maximum side of a single map, in inches
 ROW, PANEL = 11.0, (0.8, 2.2)  # inches: width of a row of small multiples; minimum and maximum longer side of a map
-CELL = 0.28  # maximum side of a cell of a single map, in inches
-BESIDE = (2.6, 1.8)  # inches for labels, title and colour bar
-EVEN = 8  # maximum ratio of the sides of a map for which cells are squares
-FINE = 1000  # number of cells of a side from which a cell is smaller than a pixel
+MAX_CELL = 0.28  # maximum side of a cell of a single map, in inches
+MARGINS = (2.6, 1.8)  # inches for labels, title and colour bar
+MAX_SQUARE_RATIO = 8  # maximum ratio of the sides of a map for which cells are squares
+MAX_SHARP_CELLS = 1000  # number of cells of a side from which a cell is smaller than a pixel
 MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's maximum"}
 
 
@@ -50,7 +50,7 @@ def picture(capture: Capture, kind: Kind, format: str, *, scale: Scale = "linear
         _line(hidden_text(maps)),
     )
     title = f"{_line(capture.model)}\n{'; '.join(filter(None, facts))}"
-    labels = [[cut(text, LONGEST) for text in labels_of(side)] for side in (maps.queries, maps.keys)]
+    labels = [[cut(text, MAX_LABEL_WIDTH) for text in labels_of(side)] for side in (maps.queries, maps.keys)]
     with matplotlib_defaults([title, *labels[0], *labels[1]]) as missing:
         figure, notes = _figure(maps, title, labels, scale)
         data = rendered(figure, format, f"{NAMES[kind]}: {capture.model}")
@@ -75,8 +75,8 @@ def _figure(
         across = min(math.ceil(math.sqrt(len(names)) * 1.2), len(names))
     down = math.ceil(len(names) / across)
     side = min(max(ROW / across, PANEL[0]), PANEL[1])
-    cell = min(CELL, MAP / max(queries, keys)) if single else side / max(queries, keys)
-    size = across * (cell * keys + 0.2) + BESIDE[0], down * (cell * queries + 0.3) + BESIDE[1]
+    cell = min(MAX_CELL, MAX_MAP / max(queries, keys)) if single else side / max(queries, keys)
+    size = across * (cell * keys + 0.2) + MARGINS[0], down * (cell * queries + 0.3) + MARGINS[1]
     figure = Figure(size, layout="constrained")
     title = f"{title}, {names[0]}" if single else f"{title}\n"  # room above the names of maps
     figure.suptitle(title, x=0, ha="left", fontsize=TYPE, linespacing=1.3)
@@ -90,11 +90,11 @@ def _figure(
     for number, (axes, matrix) in enumerate(zip(panels, maps.weights.reshape(-1, queries, keys), strict=True)):
         shares = scaled(matrix, scale, bounds=bounds)
         notes |= dict.fromkeys(shares.notes)
-        smooth = "nearest" if max(matrix.shape) < FINE else "auto"
-        aspect = "equal" if max(matrix.shape) <= EVEN * min(matrix.shape) else "auto"
+        smooth = "nearest" if max(matrix.shape) < MAX_SHARP_CELLS else "auto"
+        aspect = "equal" if max(matrix.shape) <= MAX_SQUARE_RATIO * min(matrix.shape) else "auto"
         axes.imshow(shares.values, cmap=colours, vmin=0, vmax=1, interpolation=smooth, aspect=aspect)
         outer = number % across == 0, number < across
-        _label(axes, cell, [some if beside else () for some, beside in zip(labels, outer, strict=True)], single)
+        _label(axes, cell, [texts if is_outer else () for texts, is_outer in zip(labels, outer, strict=True)], single)
         if not single:
             axes.set_title(names[number], fontsize=SMALL)
     sides = sides_of(maps)
@@ -113,9 +113,9 @@ def _figure(
 
 def _names(maps: AttentionMaps) -> list[str]:
     """Return the names of the maps, with their mechanisms if these differ between layers."""
-    several = len({layer.mechanism for layer in maps.layers}) > 1
+    mechanisms_differ = len({layer.mechanism for layer in maps.layers}) > 1
     return [
-        f"layer {layer.number}, head {head}" + (f"\n{_line(layer.mechanism)}" if several else "")
+        f"layer {layer.number}, head {head}" + (f"\n{_line(layer.mechanism)}" if mechanisms_differ else "")
         for layer in maps.layers
         for head in maps.heads
     ]
@@ -132,8 +132,8 @@ def _label(axes: "Axes", cell: float, labels: Sequence[Sequence[str]], single: b
     for axis, texts in zip((axes.yaxis, axes.xaxis), labels, strict=True):
         ticks = range(0, len(texts), stride) if font >= SMALLEST else ()
         axis.set_ticks(list(ticks), [texts[tick] for tick in ticks], fontsize=font)
-    longest = max(map(len, labels[1]), default=0) * font * CHARACTER
-    if longest > 0.95 * cell * stride:
+    width = max(map(len, labels[1]), default=0) * font * CHARACTER_WIDTH
+    if width > 0.95 * cell * stride:
         for label in axes.get_xticklabels():
             label.set(rotation=45, rotation_mode="anchor", va="bottom", ha="left")
 

@@ -23,7 +23,7 @@ from attnkit.show.heatmap import Heatmap, text
 from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
 from attnkit.show.token_labels import aligned
 
-LARGEST, NARROWEST = 32, 6  # maximum rows and columns, and minimum columns, of a drawn map
+MAX_CELLS, MIN_CELLS = 32, 6  # maximum rows and columns, and minimum columns, of a drawn map
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,22 +39,22 @@ class MapGrid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         maps = self.maps
-        which = selection_text(maps) or "all heads"
-        yield text(f"{NAMES[maps.kind]}, {which}: {mechanisms(maps)}", "bold")
+        selection = selection_text(maps) or "all heads"
+        yield text(f"{NAMES[maps.kind]}, {selection}: {mechanisms(maps)}", "bold")
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis")
             return
         bounds = limits([maps.weights])
-        shares = [[scaled(weights, self.scale, bounds=bounds) for weights in of_layer] for of_layer in maps.weights]
+        shares = [[scaled(head, self.scale, bounds=bounds) for head in layer] for layer in maps.weights]
         colours = TerminalColours(colour_system(console), shares[0][0].palette)
         queries, keys = maps.weights.shape[2:]
         margin = 1 + max(len(str(layer.number)) for layer in maps.layers)
         room = max(2, options.max_width - margin)
-        most = max(1, room // (min(keys, NARROWEST) + 1))
-        across = ceil(len(maps.heads) / ceil(len(maps.heads) / most))
-        columns = ceil(keys / min(max(1, room // across - 1), LARGEST))
+        max_across = max(1, room // (min(keys, MIN_CELLS) + 1))
+        across = ceil(len(maps.heads) / ceil(len(maps.heads) / max_across))
+        columns = ceil(keys / min(max(1, room // across - 1), MAX_CELLS))
         # a character is about twice as high as wide
-        rows = max(columns, ceil(queries / LARGEST)) * (1 if colours.half_blocks else 2)
+        rows = max(columns, ceil(queries / MAX_CELLS)) * (1 if colours.half_blocks else 2)
         rows = rows if queries > 2 else 1
         yield Segments(self._lines(shares, colours, (rows, columns), across, margin))
         yield Segments(colours.bar(shares[0][0], options.max_width))
@@ -64,8 +64,8 @@ class MapGrid:
             f"L layer, H head; rows: {sides[0]} (queries), columns: {sides[1]} (keys)",
         ]
         if rows * columns > 1:
-            parts.append(f"a cell is the {colours.kept} of {rows} x {columns} (queries x keys)")
-        parts += dict.fromkeys(note for band in shares for one in band for note in one.notes)
+            parts.append(f"a cell is the {colours.pooled_value} of {rows} x {columns} (queries x keys)")
+        parts += dict.fromkeys(note for band in shares for share in band for note in share.notes)
         yield text("; ".join(parts), "dim")
         for note in notes(maps):
             yield text(note, "dim")
@@ -75,14 +75,14 @@ class MapGrid:
     ) -> Iterator[Segment]:
         """Yield the maps, `across` heads side by side; `block`: number of queries and keys per cell."""
         width, half = ceil(self.maps.weights.shape[3] / block[1]), colours.half_blocks
-        for layer, of_layer in zip(self.maps.layers, shares, strict=True):
-            for first in range(0, len(of_layer), across):
+        for layer, layer_shares in zip(self.maps.layers, shares, strict=True):
+            for first in range(0, len(layer_shares), across):
                 heads = self.maps.heads[first : first + across]
                 labels = [aligned(f"H{head}", width, left=True) for head in heads]
                 name = f"L{layer.number}".ljust(margin)
                 yield Segment(" ".join([name, *labels]).rstrip(), DIM)
                 yield Segment.line()
-                band = [pooled(one.values, *block, colours.middle) for one in of_layer[first : first + across]]
+                band = [pooled(share.values, *block, colours.middle) for share in layer_shares[first : first + across]]
                 for row in range(0, len(band[0]), 1 + half):
                     yield Segment(" " * margin)
                     for values in band:
@@ -105,17 +105,16 @@ class MapComparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         first = self.matrices[0]
-        bounds = limits([one.weights for one in self.matrices])
-        for capture, one in zip(self.captures, self.matrices, strict=True):
+        bounds = limits([matrix.weights for matrix in self.matrices])
+        for capture, matrix in zip(self.captures, self.matrices, strict=True):
             yield text(capture.model, "bold")
             if capture.output:
                 yield text(f"output ({capture.how}): {capture.output}")
-            yield Heatmap(one, self.scale, bounds)
+            yield Heatmap(matrix, self.scale, bounds)
         name = self.captures[0].model
-        for capture, one in zip(self.captures[1:], self.matrices[1:], strict=True):
-            if reason := axes_difference(first, one):
-                note = f"no difference of {capture.model} and {name}: {reason}"
-                yield text(note)
+        for capture, matrix in zip(self.captures[1:], self.matrices[1:], strict=True):
+            if reason := axes_difference(first, matrix):
+                yield text(f"no difference of {capture.model} and {name}: {reason}")
             else:
                 yield text(f"{capture.model} minus {name}", "bold")
-                yield Heatmap(replace(one.minus(first), title=""))
+                yield Heatmap(replace(matrix.minus(first), title=""))

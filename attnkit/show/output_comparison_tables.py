@@ -8,7 +8,7 @@ from attnkit.scoring.output_comparison import TIE, ComparedLine, ComparedOutputs
 from attnkit.scoring.output_facts import SystemFacts, by_length, system_facts
 from attnkit.show.differences import difference_cell, interval_note, scope_note, signed, significance_note
 from attnkit.show.table import Cell, Column, Table
-from attnkit.show.word_marks import marked
+from attnkit.show.word_marks import mark_differences
 from attnkit.text import contains_answer
 
 EMPTY = "(empty)"
@@ -22,16 +22,16 @@ def tables(compared: ComparedOutputs) -> list[Table]:
 
 
 def _systems(compared: ComparedOutputs) -> Table:
-    facts, found, first = metric_facts(compared.metric), system_facts(compared), compared.names[0]
-    asked = compared.part.method is not None
-    what = "questions" if asked else "sentences"
+    facts, systems = metric_facts(compared.metric), system_facts(compared)
+    is_qa = compared.part.method is not None
+    noun = "questions" if is_qa else "sentences"
 
-    def difference(one: SystemFacts) -> Cell:
-        value = None if one is found[0] else one.score - found[0].score
-        return difference_cell(value, one.difference, ())
+    def difference(system: SystemFacts) -> Cell:
+        value = None if system is systems[0] else system.score - systems[0].score
+        return difference_cell(value, system.difference, ())
 
-    def count(name: str, one: SystemFacts) -> int | None:
-        return None if one is found[0] else getattr(one, name)
+    def count(name: str, system: SystemFacts) -> int | None:
+        return None if system is systems[0] else getattr(system, name)
 
     columns = [
         Column("", attrgetter("name"), name="system", align="left"),
@@ -43,32 +43,31 @@ def _systems(compared: ComparedOutputs) -> Table:
     ]
     notes = [
         *compared.notes,
-        f"better, worse: {what} by {facts.title}{direction_note(compared.metric)}, compared with "
-        f"{first}; the rest are equal",
+        f"better, worse: {noun} by {facts.title}{direction_note(compared.metric)}, compared with "
+        f"{compared.names[0]}; the rest are equal",
     ]
-    if tests := [(one.name, one.difference) for one in found if one.difference]:
+    if tests := [(system.name, system.difference) for system in systems if system.difference]:
         resamples = compared.systems[0].run.recipe.eval.bootstrap
-        notes.append(significance_note(what, resamples, len(tests), "systems"))
+        notes.append(significance_note(noun, resamples, len(tests), "systems"))
         notes.append(interval_note(test for _, test in tests))
-        notes.append(scope_note(tests, what, trained=True))
-    if not asked:
+        notes.append(scope_note(tests, noun, trained=True))
+    if not is_qa:
         columns.insert(6, Column("repetition", attrgetter("repetition"), "{:.2f}", priority=2))
         notes.append("repetition: seq-rep-4, % of the 4-grams of an output that it had before")
     contexts, lines = compared.part.contexts, len(compared.lines)
     parts = [compared.part.split]
     parts += [f"{contexts} context{'s' * (contexts != 1)}"] if contexts else []
-    parts.append(f"{lines:,} {what[:-1] if lines == 1 else what}")
-    return Table.of(", ".join(parts), found, columns, notes)
+    parts.append(f"{lines:,} {noun[:-1] if lines == 1 else noun}")
+    return Table.of(", ".join(parts), systems, columns, notes)
 
 
 def _by_length(compared: ComparedOutputs, lengths: dict[str, tuple[int, tuple[float, ...]]]) -> Table:
     """Return a row for each system and a column for each length, below a row with the number of sentences."""
-    rows: list[tuple[str, list[float]]] = [("sentences", [count for count, _ in lengths.values()])]
-    for at, name in enumerate(compared.names):
-        rows.append((name, [values[at] for _, values in lengths.values()]))
+    rows: list[tuple[str | float, ...]] = [("sentences", *(count for count, _ in lengths.values()))]
+    for index, name in enumerate(compared.names):
+        rows.append((name, *(values[index] for _, values in lengths.values())))
     columns = [Column("words", itemgetter(0), name="system", align="left")]
-    for at, label in enumerate(lengths):
-        columns.append(Column(label, lambda row, at=at: row[1][at], _number))  # type: ignore[misc]
+    columns += [Column(label, itemgetter(index), _number) for index, label in enumerate(lengths, 1)]
     title = f"{metric_facts(compared.metric).title} by words in the reference"
     return Table.of(title, rows, columns)
 
@@ -86,21 +85,21 @@ def example_tables(comparison: ComparedOutputs, sort: str, count: int) -> list[T
     if sort == "difference":
         first, second = comparison.names[:2]
         title = metric_facts(comparison.metric).title
-        gains = [one for one in comparison.lines if comparison.sign * one.difference > TIE]
-        losses = [one for one in comparison.lines if comparison.sign * one.difference < -TIE]
+        gains = [line for line in comparison.lines if comparison.sign * line.difference > TIE]
+        losses = [line for line in comparison.lines if comparison.sign * line.difference < -TIE]
         groups = {
             f"{second} gains most over {first} ({title})": gains[:count],
             f"{second} loses most against {first} ({title})": losses[::-1][:count],
         }
     else:
-        words = {
+        order_titles = {
             "score": "lowest scores first",
             "length": "longest references first",
             "line": "in the order of the test set",
         }
         if sort == "score" and comparison.sign < 0:
-            words["score"] = "highest scores first"
-        groups = {words[sort]: list(comparison.lines[:count])}
+            order_titles["score"] = "highest scores first"
+        groups = {order_titles[sort]: list(comparison.lines[:count])}
     return [
         _example(comparison, line, "" if place else title)
         for title, lines in groups.items()
@@ -110,28 +109,28 @@ def example_tables(comparison: ComparedOutputs, sort: str, count: int) -> list[T
 
 def _example(comparison: ComparedOutputs, line: ComparedLine, title: str) -> Table:
     """Return source, references, outputs with their scores, and the contexts with the answer or decisive contexts."""
-    asked = comparison.part.method is not None
+    is_qa = comparison.part.method is not None
     metric = metric_facts(comparison.metric).title
     difference = f"{metric} difference {signed(line.difference)}" if line.scores[1:] else ""
-    rows = [("question" if asked else "source", Cell(line.source))]
-    given = "answer" if asked else "reference"
+    rows = [("question" if is_qa else "source", Cell(line.source))]
+    reference_name = "answer" if is_qa else "reference"
     for number, text in enumerate(line.references, 1):
-        rows.append((f"{given} {number}" if line.references[1:] else given, Cell(text)))
+        rows.append((f"{reference_name} {number}" if line.references[1:] else reference_name, Cell(text)))
     for name, score, text in zip(comparison.names, line.scores, line.outputs, strict=True):
-        shown = marked(text, line.references)
-        rows.append((f"{name} {score:.1f}", Cell(shown if text.strip() else "", marked=True)))
-    noted = 0
+        marked_text = mark_differences(text, line.references)
+        rows.append((f"{name} {score:.1f}", Cell(marked_text if text.strip() else "", marked=True)))
+    shown_contexts = 0
     for place, text in enumerate(line.contexts):
         names = [name for name, at in zip(comparison.names, line.chosen, strict=True) if at == place]
         notes = ["has the answer"] if contains_answer(text, line.references) else []
         notes += [f"decisive for {', '.join(names)}"] if names else []
         if notes:
-            noted += 1
+            shown_contexts += 1
             rows.append((f"context {place + 1}", Cell(f"({'; '.join(notes)}) {text}")))
-    if others := len(line.contexts) - noted:
+    if others := len(line.contexts) - shown_contexts:
         rows.append((f"+ {others}", Cell("other contexts")))
     columns = (
-        Column(f"{'question' if asked else 'line'} {line.number:,}", lambda row: Cell(row[0], dim=True), align="left"),
+        Column(f"{'question' if is_qa else 'line'} {line.number:,}", lambda row: Cell(row[0], dim=True), align="left"),
         Column(
             difference, lambda row: row[1] if row[1].text.strip() else Cell(EMPTY, dim=True), align="left", wrap=True
         ),

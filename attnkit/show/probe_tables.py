@@ -26,8 +26,8 @@ def heads_table(title: str, importance: "Importance") -> Table:
     """Return a row for the whole model, and a row for each ablated head."""
 
     def of_metric(name: str) -> list[Column]:
-        effects = {place: some[name] for place, some in importance.effects.items()}
-        whole, most = importance.whole[name].value, max(one.loss for one in effects.values())
+        effects = {place: by_metric[name] for place, by_metric in importance.effects.items()}
+        whole, max_loss = importance.whole[name].value, max(effect.loss for effect in effects.values())
 
         def loss(place: "HeadPlace | None") -> str:
             if place is None:
@@ -38,7 +38,7 @@ def heads_table(title: str, importance: "Importance") -> Table:
             return whole if place is None else effects[place].score
 
         def best(place: "HeadPlace | None") -> bool:
-            return place is not None and effects[place].loss == most
+            return place is not None and effects[place].loss == max_loss
 
         return [Column(metric_facts(name).title, score, "{:.2f}"), Column("loss", loss, under=True, best=best)]
 
@@ -81,31 +81,31 @@ def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
     `together` is the name of the part in which all layers are noisy.
     """
 
-    def sigma(one: "tuple[NoisyPart, float] | None") -> Cell:
-        value = one[1] if one else 0.0
+    def sigma(condition: "tuple[NoisyPart, float] | None") -> Cell:
+        value = condition[1] if condition else 0.0
         return Cell(f"{value:g}", {"sigma": value})
 
-    def where(one: "tuple[NoisyPart, float] | None") -> Cell:
-        kind, layer = one[0] if one else (None, None)
-        name = kind or (together if one else "nothing")
+    def part(condition: "tuple[NoisyPart, float] | None") -> Cell:
+        kind, layer = condition[0] if condition else (None, None)
+        name = kind or (together if condition else "nothing")
         return Cell(name if layer is None else f"{name}, layer {layer}", {"kind": kind, "layer": layer})
 
     def of_metric(name: str) -> list[Column]:
         clean, worse = effects.clean[name].value, metric_facts(name).better == "lower"
 
-        def score(one: "tuple[NoisyPart, float] | None") -> Cell:
-            values = effects.noisy[one][name] if one else [clean]
+        def score(condition: "tuple[NoisyPart, float] | None") -> Cell:
+            values = effects.noisy[condition][name] if condition else [clean]
             center, spread = mean(values), stdev(values) if values[1:] else None
             text = f"{center:.2f}" + (f" {PLUS_MINUS} {spread:.2f}" if spread is not None else "")
-            return Cell(text, {name: center, f"{name}_sd": spread if one else 0.0})
+            return Cell(text, {name: center, f"{name}_sd": spread if condition else 0.0})
 
-        def loss(one: "tuple[NoisyPart, float] | None") -> Cell:
-            lost = (mean(effects.noisy[one][name]) - clean) * (1 if worse else -1) if one else 0.0
-            return Cell(signed(lost) if one else "", {f"{name}_loss": lost})
+        def loss(condition: "tuple[NoisyPart, float] | None") -> Cell:
+            lost = (mean(effects.noisy[condition][name]) - clean) * (1 if worse else -1) if condition else 0.0
+            return Cell(signed(lost) if condition else "", {f"{name}_loss": lost})
 
         return [Column(metric_facts(name).title, score), Column("loss", loss, under=True)]
 
-    columns = [Column("noise on", where, align="left"), Column("sigma", sigma)]
+    columns = [Column("noise on", part, align="left"), Column("sigma", sigma)]
     columns += [column for name in effects.clean for column in of_metric(name)]
     notes = [
         *_signatures(effects.clean),
@@ -122,34 +122,31 @@ def _signatures(scores: "Mapping[str, Score]") -> list[str]:
     return [f"{metric_facts(name).title}{direction_note(name)}: {score.signature}" for name, score in scores.items()]
 
 
-def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
+def entropy_table(title: str, entropies: "Sequence[HeadEntropy]") -> Table:
     """Return a row for each head and stage, grouped by head."""
-    several = len({one.layer.mechanism for one in found}) > 1
     fields = [
-        Column("attention", lambda one: one.kind, name="kind", align="left", key=True),
-        Column("layer", lambda one: one.layer.number, align="left", key=True),
-        Column("head", lambda one: one.head, align="left", key=True),
-        Column("stage", lambda one: one.stage.name, align="left"),
-        Column("step", lambda one: one.stage.step, "{:,}", priority=2),
-        Column("entropy bits", lambda one: one.spread.entropy, "{:.2f}", "entropy"),
-        Column("of maximum", lambda one: one.spread.share, "{:.2f}", "share"),
-        Column("gradient", lambda one: one.spread.gradient, "{:.2f}"),
+        Column("attention", lambda head: head.kind, name="kind", align="left", key=True),
+        Column("layer", lambda head: head.layer.number, align="left", key=True),
+        Column("head", lambda head: head.head, align="left", key=True),
+        Column("stage", lambda head: head.stage.name, align="left"),
+        Column("step", lambda head: head.stage.step, "{:,}", priority=2),
+        Column("entropy bits", lambda head: head.spread.entropy, "{:.2f}", "entropy"),
+        Column("of maximum", lambda head: head.spread.share, "{:.2f}", "share"),
+        Column("gradient", lambda head: head.spread.gradient, "{:.2f}"),
     ]
-    if several:
-        field = Column("mechanism", lambda one: one.layer.mechanism, align="left", priority=1)
-        fields.insert(3, field)
-
-    heads = dict.fromkeys((one.kind, one.layer.number, one.head) for one in found)
-    order = {head: at for at, head in enumerate(heads)}
-    rows = sorted(found, key=lambda one: order[one.kind, one.layer.number, one.head])
+    if len({head.layer.mechanism for head in entropies}) > 1:
+        fields.insert(3, Column("mechanism", lambda head: head.layer.mechanism, align="left", priority=1))
+    heads = dict.fromkeys((head.kind, head.layer.number, head.head) for head in entropies)
+    order = {key: index for index, key in enumerate(heads)}
+    rows = sorted(entropies, key=lambda head: order[head.kind, head.layer.number, head.head])
     notes = [
         "entropy: of each query's weights, in bits, averaged over queries; of maximum: as a share "
         "of the largest, log2 of the keys that the query sees",
         "gradient: half the L1 norm of the derivative of the weights by the scores, 1 - sum p^2",
     ]
-    if any(one.spread.entropy is None for one in found):
+    if any(head.spread.entropy is None for head in entropies):
         notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
-    if any(one.spread.gradient is None for one in found):
+    if any(head.spread.gradient is None for head in entropies):
         notes.append("a map that is no softmax of scores has no gradient by them")
     return Table.of(title, rows, fields, notes)
 
@@ -161,36 +158,36 @@ class RankRow(NamedTuple):
     layer: "LayerRanks"
 
 
-def rank_table(title: str, found: Sequence[RankRow]) -> Table:
+def rank_table(title: str, rows: Sequence[RankRow]) -> Table:
     """Return a row for each layer of each run."""
     from attnkit.analysis.map_rank import THRESHOLD
 
     def over_heads(
-        title: str, name: str, ranks: str, form: str = "{:,.1f}", how: Any = mean, priority: int = 0
+        title: str, name: str, ranks: str, form: str = "{:,.1f}", reduce: Any = mean, priority: int = 0
     ) -> Column:
-        def value(one: RankRow) -> float:
-            return float(how([getattr(head, ranks) for head in one.layer.heads.values()]))
+        def value(row: RankRow) -> float:
+            return float(reduce([getattr(head, ranks) for head in row.layer.heads.values()]))
 
         return Column(title, value, form, name, priority=priority)
 
     fields = [
-        Column("attention", lambda one: one.layer.kind, align="left"),
-        Column("layer", lambda one: one.layer.layer.number, align="left"),
-        Column("mechanism", lambda one: one.layer.layer.mechanism, align="left", priority=3),
+        Column("attention", lambda row: row.layer.kind, align="left"),
+        Column("layer", lambda row: row.layer.layer.number, align="left"),
+        Column("mechanism", lambda row: row.layer.layer.mechanism, align="left", priority=3),
         over_heads("effective rank", "effective_rank", "effective"),
-        over_heads("lowest", "lowest", "effective", how=min, priority=2),
-        over_heads("highest", "highest", "effective", how=max, priority=2),
+        over_heads("lowest", "lowest", "effective", reduce=min, priority=2),
+        over_heads("highest", "highest", "effective", reduce=max, priority=2),
         over_heads("of maximum", "share", "share", "{:.2f}", priority=1),
         over_heads("numerical rank", "numerical_rank", "numerical"),
     ]
-    if len({one.run for one in found}) > 1:
-        fields.insert(0, Column("run", lambda one: one.run, align="left"))
+    if len({row.run for row in rows}) > 1:
+        fields.insert(0, Column("run", lambda row: row.run, align="left"))
     notes = (
         "effective rank: exp of the entropy of the normalised singular values; of maximum: as a "
         f"share of the tokens; numerical rank: singular values above {THRESHOLD:g} of the largest",
         "averaged over rows and heads; lowest and highest: of the heads",
     )
-    return Table.of(title, found, fields, notes)
+    return Table.of(title, rows, fields, notes)
 
 
 def reading_table(maps: "AttentionMaps", reader: str, read: str) -> Table:
@@ -202,11 +199,11 @@ def reading_table(maps: "AttentionMaps", reader: str, read: str) -> Table:
     from attnkit.show.attention_matrix import NAMES
 
     fields = (
-        Column("layer", lambda one: one.layer, align="left"),
-        Column("head", lambda one: one.head, align="left", key=True),
-        Column(f"{reader} -> {read}", lambda one: one.weight, "{:.2f}", "weight"),
-        Column("reads most", lambda one: one.most_read, str, "most_read", align="left", priority=1),
-        Column("weight", lambda one: one.highest, "{:.2f}", "highest", priority=1),
+        Column("layer", lambda head: head.layer, align="left"),
+        Column("head", lambda head: head.head, align="left", key=True),
+        Column(f"{reader} -> {read}", lambda head: head.weight, "{:.2f}", "weight"),
+        Column("reads most", lambda head: head.most_read, str, "most_read", align="left", priority=1),
+        Column("weight", lambda head: head.highest, "{:.2f}", "highest", priority=1),
     )
     title = f"{NAMES[maps.kind]}: what {reader} reads of {read}, each head"
     meaning = "weights: summed over the tokens of a word, averaged over those of the word that reads"

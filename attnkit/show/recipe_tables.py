@@ -20,34 +20,33 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 """Origin of a value that is not set."""
-HOW = "a wider terminal or --format markdown shows them"
+HINT = "a wider terminal or --format markdown shows them"
 
 
-def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
+def recipes(entries: Iterable[tuple[RecipeFile, str]]) -> Table:
     """Return a table of recipes, given with the time that each takes."""
-
-    def corpus(item: tuple[RecipeFile, str]) -> str | None:
-        return next(iter(item[0].variants.values())).data.corpus
-
     fields = (
         Column("recipe", lambda item: item[0].name, align="left"),
         Column("time", lambda item: item[1], align="left", wrap=True),
         Column("variants", lambda item: len(item[0].variants), priority=1),
-        Column("corpus", lambda item: corpus(item) or "files", align="left", priority=2),
+        Column(
+            "corpus", lambda item: [*item[0].variants.values()][0].data.corpus or "files", align="left", priority=2
+        ),
     )
     note = (
         "`attnkit recipe show NAME` prints one; `attnkit recipe explain NAME` says what it means "
         "and costs; `attnkit recipe list --corpora` says what the corpora are"
     )
-    return Table.of("", files, fields, [note])
+    return Table.of("", entries, fields, [note])
 
 
 def corpora(cards: Iterable["Card"]) -> Table:
     """Return a table of corpora."""
 
     def origin(card: "Card") -> str:
-        by_hand = "downloads" if card.downloads else "manual"
-        return "generated" if card.format == "generated" else by_hand
+        if card.format == "generated":
+            return "generated"
+        return "downloads" if card.downloads else "manual"
 
     fields = (
         Column("corpus", lambda card: card.name, align="left"),
@@ -65,29 +64,28 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
 
     Values that no variant sets are left out unless `defaults`.
     """
-    known = {name: read_values(file.variants[name]) for name in variants}
+    variant_values = {name: read_values(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
-    keys = {key for values in known.values() for key in values}
+    keys = {key for values in variant_values.values() for key in values}
     rows, left_out = [], 0
     for key in sorted(keys, key=lambda k: (order[".".join(k.split(".")[:3])], k)):
         groups: dict[tuple[str, str], list[str]] = {}
         for name in variants:
-            if key in known[name]:
+            if key in variant_values[name]:
                 origin = _origin(file.origins[name][key], file.path)
-                groups.setdefault((known[name][key], origin), []).append(name)
+                groups.setdefault((variant_values[name][key], origin), []).append(name)
         if not defaults and {origin for _, origin in groups} == {DEFAULT}:
             left_out += 1
             continue
         for (value, origin), names in groups.items():
-            who = "" if len(names) == len(variants) else " ".join(names)
+            shown_variants = "" if len(names) == len(variants) else " ".join(names)
             fields = {"key": key, "value": value, "from": origin, "variants": ", ".join(names)}
-            rows.append((Cell(key, fields), Cell(value), Cell(origin), Cell(who)))
-    several = len(variants) > 1
+            rows.append((Cell(key, fields), Cell(value), Cell(origin), Cell(shown_variants)))
     columns = (
         Column("key", align="left"),
         Column("value", align="left", wrap=True),
         Column("from", align="left"),
-        *((Column("variants", align="left", wrap=True),) if several else ()),
+        *((Column("variants", align="left", wrap=True),) if len(variants) > 1 else ()),
     )
     notes = list(dict.fromkeys(n for name in variants for n in split_notes(file.variants[name])))
     notes += export_rules.notes([(name, file.variants[name]) for name in variants])
@@ -101,23 +99,23 @@ def _origin(origin: str, recipe: Path) -> str:
     path, colon, position = origin.partition(":")
     if not colon:
         return origin
-    ships = Path(path).is_relative_to(library()) and not recipe.is_relative_to(library())
-    return f"{os.path.relpath(path, library() if ships else recipe.parent)}:{position}"
+    is_shipped = Path(path).is_relative_to(library()) and not recipe.is_relative_to(library())
+    return f"{os.path.relpath(path, library() if is_shipped else recipe.parent)}:{position}"
 
 
 def read_values(recipe: Recipe) -> dict[str, str]:
     """Return the values of a recipe that its model reads."""
     model = recipe.model
-    absent = {
+    unread = {
         key for key, tags in ONLY_WITH.items() if any(attrgetter(tag.key)(recipe) not in tag.values for tag in tags)
     }
-    absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
+    unread |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
     if model.count_based:
-        unread = ["heads", "dropout", "tie", "bias", "layers.decoder"]
-        unread += ["width"] * (model.naive_bayes.estimate == "counts")
-        absent |= {f"model.{name}" for name in unread}
+        names = ["heads", "dropout", "tie", "bias", "layers.decoder"]
+        names += ["width"] * (model.naive_bayes.estimate == "counts")
+        unread |= {f"model.{name}" for name in names}
     keys = ((key, ".".join(key.split(".")[:3]), value) for key, value in flat(recipe).items())
-    return {key: value for key, part, value in keys if part not in absent}
+    return {key: value for key, part, value in keys if part not in unread}
 
 
 def costs(measured: "Mapping[str, Cost]", recipes: Mapping[str, Recipe]) -> Table:
@@ -126,37 +124,36 @@ def costs(measured: "Mapping[str, Cost]", recipes: Mapping[str, Recipe]) -> Tabl
         "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
         "PyTorch; the allocator of Linux may hold up to 1.7 times as much"
     ]
-    trainings = {name: len(recipes[name].train.seeds) for name in measured}
+    runs = {name: len(recipes[name].train.seeds) for name in measured}
     if not all(cost.padding for cost in measured.values()):
         notes.append("without the data: vocabularies of the size in the recipe, rows of 32 tokens")
-    paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
+    paces = [(cost.pace, runs[name]) for name, cost in measured.items() if cost.pace]
     counted = [name for name in measured if recipes[name].model.count_based]
     if counted:
         notes.append(f"counted in one pass, not timed: {', '.join(counted)}")
-        trainings = {name: seeds for name, seeds in trainings.items() if name not in counted}
+        runs = {name: seeds for name, seeds in runs.items() if name not in counted}
     if paces and len(paces) + len(counted) == len(measured):
-        whole = duration(sum(pace.training * seeds for pace, seeds in paces))
-        count, threads = sum(trainings.values()), paces[0][0].threads
+        total = duration(sum(pace.training * seeds for pace, seeds in paces))
+        count, threads = sum(runs.values()), paces[0][0].threads
         notes.append(
-            f"training: {count} run{'s' * (count != 1)}, about {whole} on this machine with "
+            f"training: {count} run{'s' * (count != 1)}, about {total} on this machine with "
             f"{threads} thread{'s' * (threads != 1)}, without validation and decoding"
         )
-    known = list(measured.values())
-    fields = [f for f in COST_FIELDS if any(f.value((None, cost)) is not None for cost in known)]
-    named = Column("variant", lambda item: item[0], align="left")
-    return Table.of("cost", measured.items(), [named, *fields], notes, HOW)
+    fields = [Column("variant", lambda item: item[0], align="left")]
+    fields += [f for f in COST_FIELDS if any(f.value(item) is not None for item in measured.items())]
+    return Table.of("cost", measured.items(), fields, notes, HINT)
 
 
 def _cost(path: str) -> Callable[[Any], Value]:
     """Return a function from a variant and its cost to the value at a dotted path; None: not measured."""
 
-    def found(item: Any) -> Value:
+    def value_of(item: Any) -> Value:
         value = item[1]
         for name in path.split("."):
             value = None if value is None else getattr(value, name)
         return cast(Value, value)
 
-    return found
+    return value_of
 
 
 def _percent(share: float) -> str:

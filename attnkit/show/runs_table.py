@@ -85,8 +85,8 @@ def _step(run: RunStatus) -> str:
 
 def _number(value: float | None, names: Sequence[str | None]) -> str:
     """Return a number, with the names that the title of its column lacks."""
-    named = [title_of(name) for name in names if name is not None]
-    return NONE if value is None else " ".join([f"{value:.2f}", *named])
+    names_shown = [title_of(name) for name in names if name is not None]
+    return NONE if value is None else " ".join([f"{value:.2f}", *names_shown])
 
 
 def _notes(runs: Sequence[RunStatus]) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _notes(runs: Sequence[RunStatus]) -> tuple[str, ...]:
         total += f"; {amount(removable)} are checkpoints of finished runs (`attnkit runs clean`)"
     notes = [total]
     if any(run.differs for run in runs):
-        usual = "the baseline" if any(run.baseline for run in runs) else "most runs of the recipe"
-        notes.append(f"differs in: keys of the recipe with another value than {usual} has")
+        reference = "the baseline" if any(run.baseline for run in runs) else "most runs of the recipe"
+        notes.append(f"differs in: keys of the recipe with another value than {reference} has")
     notes += [f"{run.path.as_posix()}: {run.fault}" for run in runs if run.fault]
     return tuple(notes)

@@ -7,10 +7,10 @@ import json
 import re
 
 from attnkit.show.html_document import escaped
-from attnkit.show.table import NONE, PLUS_MINUS, WIDER, Cell, Column, Table
+from attnkit.show.table import NONE, PLUS_MINUS, WIDER_HINT, Cell, Column, Table
 from attnkit.text import one_line, safe_text
 
-FEW = 1
+MAX_PRIORITY = 1
 """Maximum priority of the columns that LaTeX shows."""
 
 
@@ -52,10 +52,10 @@ def html_text(table: Table) -> str:
 def latex(table: Table) -> str:
     r"""Return a booktabs table with a label, scaled to the text width; differences are below their scores.
 
-    Columns with a priority above FEW are left out.
+    Columns with a priority above MAX_PRIORITY are left out.
     """
-    hidden = [c.word for c in table.columns if c.priority > FEW and not c.key]
-    shown = [at for at, c in enumerate(table.columns) if c.priority <= FEW or c.key]
+    hidden = [c.slug for c in table.columns if c.priority > MAX_PRIORITY and not c.key]
+    shown = [at for at, c in enumerate(table.columns) if c.priority <= MAX_PRIORITY or c.key]
     stacks = table.stacks(shown, 2)
     rows = []
     for row in table.rows:
@@ -65,22 +65,22 @@ def latex(table: Table) -> str:
         if any(texts):
             rows.append([rf"{{\scriptsize {text}}}" if text else "" for text in texts])
     heads = " & ".join(_latex_text(table.columns[stack[0]].title) for stack in stacks)
-    places = "".join("r" if table.columns[s[0]].align == "right" else "l" for s in stacks)
+    alignment = "".join("r" if table.columns[s[0]].align == "right" else "l" for s in stacks)
     # at the beginning of a row, "[" and "*" would be read as options of the \\ before
     body = ["{}" * (row[0][:1] in ("[", "*")) + " & ".join(row) + r" \\" for row in rows]
     label = re.sub("[^a-z0-9]+", "-", table.title.lower()).strip("-")
     caption = [rf"\caption{{{_latex_text(table.title)}}}", rf"\label{{tab:{label}}}"]
     notes = [r"\par\smallskip"] if table.notes else []
     notes += [rf"{{\footnotesize {_latex_text(note)}\par}}" for note in table.notes]
-    how = "" if table.how == WIDER else f" ({table.how})"  # LaTeX is as wide on any terminal
-    left_out = f"; left out: {', '.join(hidden)}{how}" if hidden else ""
+    hint = "" if table.hint == WIDER_HINT else f" ({table.hint})"  # LaTeX is as wide on any terminal
+    left_out = f"; left out: {', '.join(hidden)}{hint}" if hidden else ""
     lines = [
         r"\begin{table}",
         rf"% needs \usepackage{{booktabs}} \usepackage{{graphicx}}{left_out}",
         r"\centering",
         *(caption if table.title else []),
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{places}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
         heads + r" \\",
         r"\midrule",

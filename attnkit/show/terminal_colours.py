@@ -17,7 +17,7 @@ from attnkit.show.colour import Palette, Scaled
 
 HALF_BLOCK = "▀"
 DIM = Style(dim=True)
-LONGEST_BAR = 32
+MAX_BAR = 32
 _SIGNS = "=- +#"
 """Characters for diverging values on a console without colours: far below 0, below, about 0, above, far above."""
 _SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
@@ -41,7 +41,7 @@ class TerminalColours(NamedTuple):
         return 0.5 if self.palette == "diverging" else 0.0
 
     @property
-    def kept(self) -> str:
+    def pooled_value(self) -> str:
         """Name of the value to which `pooled` reduces a block."""
         return "value farthest from 0" if self.palette == "diverging" else "highest"
 
@@ -83,7 +83,7 @@ class TerminalColours(NamedTuple):
         low, high = ("0" if end == 0 else f"{end:.2g}" for end in (scaled.low, scaled.high))
         if scaled.scale == "row":
             low, high = "0", "row max"
-        length = min(LONGEST_BAR, width - len(low) - len(high) - 2)
+        length = min(MAX_BAR, width - len(low) - len(high) - 2)
         yield Segment.line()
         if length < 3:
             yield Segment(f"{low} {high}"[:width])

@@ -10,7 +10,7 @@ from attnkit.analysis.maps import Token
 from attnkit.text import safe_text
 
 SPACE = "▁"  # U+2581: the space before a piece in vocabularies
-MORE = "…"
+ELLIPSIS = "…"
 _CARRIER = "◌"
 
 
@@ -35,8 +35,8 @@ def labels_of(tokens: Sequence[Token]) -> list[str]:
 
 def clusters(text: str) -> list[str]:
     """Return the grapheme clusters of a text: marks, joined emoji and flags are not split."""
-    found: list[str] = regex.findall(r"\X", text)
-    return found
+    graphemes: list[str] = regex.findall(r"\X", text)
+    return graphemes
 
 
 def cut(text: str, width: int) -> str:
@@ -48,7 +48,7 @@ def cut(text: str, width: int) -> str:
         if cell_len(shown + cluster) > width - 1:
             break
         shown += cluster
-    return shown + MORE if width > 0 else ""
+    return shown + ELLIPSIS if width > 0 else ""
 
 
 def aligned(text: str, width: int, left: bool = False) -> str:
@@ -63,4 +63,4 @@ def upright(labels: Sequence[str], cell: int) -> list[str]:
     stacks = [clusters(label) for label in labels]
     height = max(map(len, stacks), default=0)
     padded = [[""] * (height - len(stack)) + stack for stack in stacks]
-    return ["".join(aligned(one, cell, left=True) for one in line) for line in zip(*padded, strict=True)]
+    return ["".join(aligned(part, cell, left=True) for part in line) for line in zip(*padded, strict=True)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, cycle, groupby, repeat
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LETTERS = ascii_uppercase + ascii_lowercase
 OTHERS = "*"  # mark of contexts for which no letter is left
-LISTED = 8  # maximum number of contexts in the legend if contexts are mixed, not selected
-FIRST_WORDS = 500  # maximum number of characters of a passage on a line
+MAX_LISTED = 8  # maximum number of contexts in the legend if contexts are mixed, not selected
+MAX_CHARACTERS = 500  # maximum number of characters of a passage on a line
 
 
 class ContextMark(NamedTuple):
@@ -31,6 +31,7 @@ class ContextMark(NamedTuple):
     colour: str  # six hexadecimal digits
 
     def style(self, coloured: bool) -> Style:
+        """Return black text on the colour; without colours, no style."""
         return Style(color="#000000", bgcolor=f"#{self.colour}") if coloured else Style()
 
 
@@ -57,12 +58,11 @@ class TraceScreen:
 
 def headline(trace: "Trace") -> str:
     """Return the number of contexts and the settings of their merge."""
-    rule, many = trace.rule, len(trace.contexts)
+    rule, count = trace.rule, len(trace.contexts)
     parts = [f"beta {rule.beta:g}"]
     parts += [f"eta {rule.eta:g}"] if trace.selects_contexts else []
     parts += [f"top-p {rule.top_p:g}"] if rule.top_p < 1 else []
-    noun = "context" if many == 1 else "contexts"
-    return f"{many:,} {noun}, pool {rule.pool}, {', '.join(parts)}"
+    return f"{count:,} context{'s' * (count != 1)}, pool {rule.pool}, {', '.join(parts)}"
 
 
 def notes(trace: "Trace") -> Iterator[str]:
@@ -75,9 +75,9 @@ def notes(trace: "Trace") -> Iterator[str]:
         yield f"source: context {source.context + 1} {one_line(name)} ({source.share:.0%})"
     if not trace.text_tokens:
         yield "the answer is empty: its first token was the end"
-    silent = len(trace.contexts) - len(trace.selected_contexts())
-    if silent and trace.selects_contexts and trace.text_tokens:
-        yield f"never selected: {silent:,} of {len(trace.contexts):,} contexts"
+    unselected = len(trace.contexts) - len(trace.selected_contexts())
+    if unselected and trace.selects_contexts and trace.text_tokens:
+        yield f"never selected: {unselected:,} of {len(trace.contexts):,} contexts"
     if agreed := sum(token.agreed for token in trace.text_tokens):
         grey = "grey [.]" if trace.selects_contexts else "grey"
         yield (
@@ -88,25 +88,22 @@ def notes(trace: "Trace") -> Iterator[str]:
 
 def context_marks(trace: "Trace") -> dict[int, ContextMark]:
     """Return the mark of each selected context, by its index."""
-    return {
-        context: ContextMark(
-            LETTERS[number] if number < len(LETTERS) else OTHERS, CONTEXT_COLOURS[number % len(CONTEXT_COLOURS)]
-        )
-        for number, context in enumerate(trace.selected_contexts())
-    }
+    letters, colours = chain(LETTERS, repeat(OTHERS)), cycle(CONTEXT_COLOURS)
+    contexts = trace.selected_contexts()
+    return {c: ContextMark(*mark) for c, *mark in zip(contexts, letters, colours, strict=False)}
 
 
 def _answer(trace: "Trace", coloured: bool) -> Text:
     """Return the answer; each run of tokens of one context has its style, after its letter."""
     marks, out = context_marks(trace), Text(overflow="fold")
 
-    def speaker(token: "TracedToken") -> int | None:
+    def context_of(token: "TracedToken") -> int | None:
         return None if token.agreed else token.main_context
 
-    for context, run in groupby(trace.text_tokens, speaker):
-        said = safe_text("".join(token.text for token in run)).replace("\t", " ")
-        text = said.lstrip(" ")
-        out.append(said[: len(said) - len(text)])
+    for context, run in groupby(trace.text_tokens, context_of):
+        content = safe_text("".join(token.text for token in run)).replace("\t", " ")
+        text = content.lstrip(" ")
+        out.append(content[: len(content) - len(text)])
         if not marks:  # contexts are mixed
             out.append(text, "dim" if context is None else "")
         elif context is None:
@@ -120,11 +117,11 @@ def _answer(trace: "Trace", coloured: bool) -> Text:
 def _legend(trace: "Trace", coloured: bool) -> Iterator[Text]:
     """Yield the selected contexts, or those with the largest shares of a mixture, with their first words."""
     marks, shares = context_marks(trace), trace.source.shares
-    order = sorted(marks or range(len(shares)), key=lambda at: -shares[at])
-    for at in order[: None if marks else LISTED]:
-        passage, mark = trace.contexts[at], marks.get(at)
+    contexts = sorted(marks or range(len(shares)), key=lambda context: -shares[context])
+    for context in contexts[: None if marks else MAX_LISTED]:
+        passage, mark = trace.contexts[context], marks.get(context)
         line = Text(no_wrap=True, overflow="ellipsis")
         if mark:
             line.append(mark.letter, mark.style(coloured)).append(" ")
-        line.append(f"{shares[at]:.1%} {one_line(f'{at + 1} {passage.name}')}: ")
-        yield line.append(one_line(passage.text[:FIRST_WORDS]), "dim")
+        line.append(f"{shares[context]:.1%} {one_line(f'{context + 1} {passage.name}')}: ")
+        yield line.append(one_line(passage.text[:MAX_CHARACTERS]), "dim")

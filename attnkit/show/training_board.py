@@ -22,8 +22,8 @@ STYLES: dict[State, str] = {
     "stopped": "yellow",
     "failed": "red",
 }
-BAR = 16  # width of a progress bar, in characters
-LEAST = 14  # minimum width of a name, in characters
+BAR_WIDTH = 16  # width of a progress bar, in characters
+MIN_NAME = 14  # minimum width of a name, in characters
 NARROW = 60  # width of a screen, in characters, below which the end of a run is shown by its state only
 
 
@@ -36,8 +36,8 @@ class BoardRun:
     state: State = "waiting"
     seconds: float | None = None
     validation: str = ""  # last validation score, such as "validation BLEU 38.2"
-    ended: str = ""  # description of the end
-    doing: str = ""  # current activity
+    result: str = ""  # description of the end
+    activity: str = ""  # current activity
     progress: events.ProgressEvent | None = None
 
 
@@ -46,9 +46,9 @@ class Board:
 
     def __init__(self, recipe: str, runs: tuple[BoardRun, ...], jobs: int = 1, busy: Callable[[], str] = str) -> None:
         self.recipe, self.runs, self.jobs = recipe, runs, jobs
-        self.busy = busy  # returns the other load of the machine, for which the remaining time may be wrong, or ""
+        self.busy = busy  # returns the other load of the machine, which makes the remaining time uncertain, or ""
         self.message = ""
-        self.doing = "preparing data"  # while no run is active
+        self.activity = "preparing data"  # while no run is active
         self.spinner = Spinner("line", style="cyan")
 
     def update(self, event: events.Event) -> None:
@@ -60,44 +60,44 @@ class Board:
                 self.message = event.text
                 return
             case events.ScoredEvent():
-                self.doing = self.message = ""
+                self.activity = self.message = ""
                 return
             case events.NoteEvent():
-                (run or self).doing = event.text
+                (run or self).activity = event.text
             case events.PreparedEvent():
-                (run or self).doing = "building the model" if self.runs else ""
+                (run or self).activity = "building the model" if self.runs else ""
         if run is None:
             return
         match event:
             case events.NoteEvent():
                 run.progress = None
             case events.StartedEvent():
-                run.state, run.doing, self.message = "training", _told(event), ""
+                run.state, run.activity, self.message = "training", _description(event), ""
             case events.ProgressEvent():
-                run.state, run.doing, run.progress = "training", _told(event), event
+                run.state, run.activity, run.progress = "training", _description(event), event
             case events.ValidatedEvent():
                 run.validation = events.score_text(event.monitor, event.value)
             case events.FinishedEvent():
                 run.seconds = event.seconds
-                self._end(run, "done", _told(event))
+                self._end(run, "done", _description(event))
             case events.SkippedEvent():
-                self._end(run, "done", _told(event))
+                self._end(run, "done", _description(event))
             case events.FailedEvent():
-                self._end(run, "failed", _told(event))
+                self._end(run, "failed", _description(event))
             case events.EvaluatedEvent():
-                self._end(run, run.state, run.ended)
+                self._end(run, run.state, run.result)
 
     def interrupt(self) -> None:
         """Mark all runs in training as stopped."""
         for run in self.runs:
             state: State = "stopped" if run.state == "training" else run.state
-            self._end(run, state, run.ended)
-        self.doing = ""
+            self._end(run, state, run.result)
+        self.activity = ""
 
-    def _end(self, run: BoardRun, state: State, ended: str) -> None:
-        run.state, run.ended, run.doing, run.progress = state, ended, "", None
+    def _end(self, run: BoardRun, state: State, result: str) -> None:
+        run.state, run.result, run.activity, run.progress = state, result, "", None
         waiting = self._count("waiting", "training")
-        self.doing, self.message = "preparing the next run" if waiting else "scoring", ""
+        self.activity, self.message = "preparing the next run" if waiting else "scoring", ""
 
     def _count(self, *states: State) -> int:
         return sum(run.state in states for run in self.runs)
@@ -109,17 +109,17 @@ class Board:
 
     def remaining_seconds(self) -> float | None:
         """Return the estimated time until the last run ends; waiting runs are assumed to take the mean time."""
-        known = [
+        active = [
             (run.progress.remaining_seconds, run.progress)
             for run in self.runs
             if run.progress and run.progress.remaining_seconds is not None
         ]
-        if not known:
+        if not active:
             return None
-        lengths = [run.seconds for run in self.runs if run.seconds]
-        lengths = lengths or [left * p.steps / max(1, p.steps - p.step) for left, p in known]
-        ends = [left for left, _ in known]
-        waiting = self._count("waiting") * mean(lengths)
+        durations = [run.seconds for run in self.runs if run.seconds]
+        durations = durations or [remaining * p.steps / max(1, p.steps - p.step) for remaining, p in active]
+        ends = [remaining for remaining, _ in active]
+        waiting = self._count("waiting") * mean(durations)
         return max(*ends, (sum(ends) + waiting) / self.jobs)
 
     def _title(self) -> str:
@@ -137,26 +137,26 @@ class Board:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self._title(), "bold", no_wrap=True, overflow="crop")
-        active = [(f"{self._named(run)}: {one_line(run.doing)}", run.progress) for run in self.runs if run.doing]
-        if not active and self.doing:
-            active = [(one_line(self.doing), None)]
-        for doing, progress in active:
+        active = [(f"{self._named(run)}: {one_line(run.activity)}", run.progress) for run in self.runs if run.activity]
+        if not active and self.activity:
+            active = [(one_line(self.activity), None)]
+        for activity, progress in active:
             line = Table.grid(padding=(0, 1))
             if progress:
-                line.add_column(width=BAR)
+                line.add_column(width=BAR_WIDTH)
             bar = ProgressBar(progress.steps, progress.step) if progress else self.spinner
-            line.add_row(bar, Text(doing, "cyan", overflow="fold"))
+            line.add_row(bar, Text(activity, "cyan", overflow="fold"))
             yield line
         table = Table.grid(padding=(0, 2, 0, 0))
-        for least in (LEAST, None):
-            table.add_column(no_wrap=True, overflow="crop", min_width=least)
+        table.add_column(no_wrap=True, overflow="crop", min_width=MIN_NAME)
+        table.add_column(no_wrap=True, overflow="crop")
         table.add_column()  # shrinks first
         for run in self.runs:
-            validation, ended = run.validation, one_line(run.ended) or run.state
+            validation, result = run.validation, one_line(run.result) or run.state
             if options.max_width < NARROW:
-                validation, ended = validation.removeprefix("validation "), run.state
-            how = Text(ended, STYLES[run.state], no_wrap=True, overflow="crop")
-            table.add_row(Text(self._named(run)), Text(validation), how)
+                validation, result = validation.removeprefix("validation "), run.state
+            result_text = Text(result, STYLES[run.state], no_wrap=True, overflow="crop")
+            table.add_row(Text(self._named(run)), Text(validation), result_text)
         yield table
         if self.message:
             yield Text(one_line(self.message), "dim", no_wrap=True, overflow="crop")
@@ -181,11 +181,11 @@ def log_lines(event: events.Event) -> list[str]:
             return [name + one_line(line) for line in event.text.split("\n")]
         case events.PreparedEvent():
             return [one_line(line) for line in event.reports]
-    told = _told(event)
-    return [name + told] if told else []
+    description = _description(event)
+    return [name + description] if description else []
 
 
-def _told(event: events.Event) -> str:
+def _description(event: events.Event) -> str:
     """Return the description of an event on one line; empty for events that are not logged."""
     match event:
         case events.StartedEvent():

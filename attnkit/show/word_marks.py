@@ -14,7 +14,7 @@ _WORDS = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}]+")
 """In scripts without spaces between words, each character is a word."""
 
 
-def marked(text: str, references: Sequence[str]) -> str:
+def mark_differences(text: str, references: Sequence[str]) -> str:
     """Return the text with its differences from the nearest reference in brackets; [_]: words are missing."""
     parts = (
         " " * span.startswith(" ") + f"[{span.strip() or '_'}]" if differs else span
@@ -28,10 +28,10 @@ def spans(text: str, against: str) -> list[tuple[str, bool]]:
 
     A part " " represents missing words of the other text.
     """
-    own = words(text)
+    ours = words(text)
     return [
-        ("".join(own[start:end]) or " ", kind != "equal")
-        for kind, _, _, start, end in _matcher(own, words(against)).get_opcodes()
+        ("".join(ours[start:end]) or " ", kind != "equal")
+        for kind, _, _, start, end in _matcher(ours, words(against)).get_opcodes()
     ]
 
 
@@ -54,9 +54,9 @@ def nearest_text(text: str, others: Sequence[str]) -> str:
     """Return the other text with the highest word similarity (difflib's ratio), the first of equals."""
     if len(others) == 1:
         return others[0]
-    own = words(text)
-    return max(others, key=lambda other: _matcher(own, words(other)).ratio())
+    ours = words(text)
+    return max(others, key=lambda other: _matcher(ours, words(other)).ratio())
 
 
-def _matcher(own: Sequence[str], other: Sequence[str]) -> SequenceMatcher[str]:
-    return SequenceMatcher(None, [*map(str.strip, other)], [*map(str.strip, own)], autojunk=False)
+def _matcher(ours: Sequence[str], theirs: Sequence[str]) -> SequenceMatcher[str]:
+    return SequenceMatcher(None, [*map(str.strip, theirs)], [*map(str.strip, ours)], autojunk=False)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnkit.show.word_marks import marked, nearest_text, spans, words
+from attnkit.show.word_marks import mark_differences, nearest_text, spans, words
 
 TEXTS = st.text(st.sampled_from("ab .,\u05d0\u0301\u4e2d\u0e01[]<&\x1b\u202e\n\t")) | st.text()
 
@@ -46,10 +46,10 @@ def test_spans_are_the_text_and_unmarked_ones_are_in_both(text: str, other: str)
 
 
 def test_what_differs_and_what_is_missing() -> None:
-    assert marked("a red dog runs", ["a blue dog now runs"]) == "a [red] dog [_] runs"
-    assert marked("", ["a dog"]) == "[_]"
-    assert marked("same here.", ["same here.", "same"]) == "same here."
-    assert marked("a (dog)!", ["a (cat)!"]) == "a ([dog])!"
+    assert mark_differences("a red dog runs", ["a blue dog now runs"]) == "a [red] dog [_] runs"
+    assert mark_differences("", ["a dog"]) == "[_]"
+    assert mark_differences("same here.", ["same here.", "same"]) == "same here."
+    assert mark_differences("a (dog)!", ["a (cat)!"]) == "a ([dog])!"
 
 
 def test_the_nearest_of_several_texts() -> None:

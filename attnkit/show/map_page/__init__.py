@@ -22,9 +22,9 @@ from attnkit.text import safe_text
 PageView = Literal["grid", "matrix", "lines", "numbers"]
 BUDGET = 1_500_000  # default maximum size of a page, in bytes
 
-FIRST: tuple[Kind, ...] = ("cross", "decoder", "encoder")
+KIND_ORDER: tuple[Kind, ...] = ("cross", "decoder", "encoder")
 """Kinds of attention, in the order of preference for the first view."""
-NUMBERS = (
+STATISTICS = (
     ("entropy", "of the rows, in bits"),
     ("spread", "entropy as a share of the largest possible"),
     ("distance", "mean distance of what is looked at: in tokens, in cross attention from 0 to 1"),
@@ -51,30 +51,25 @@ def page(
     """Return a page of one text through one model, or through several models to compare.
 
     Weights are rounded (see `encode`). If the page would exceed `budget`, maps are pooled, and the page shows the
-    command for a single head in full: `command` with `--layer L --head H`. Equal captures give equal bytes.
+    command for a single head in full: `command` with `--layer L --head H`. Equal captures give equal bytes. Raises
+    UsageError if no capture has a map with a token on each axis.
 
     Args:
         captures: models to compare with the first; the reference of a capture is shown as a further capture.
         command: command line of the page, without layer and head.
         budget: maximum size in bytes; may be exceeded by maps of 8 x 8 cells.
         view: first view; None: the matrix for a single map, otherwise the grid.
-        kind: first kind of attention; None: the first of FIRST that all captures have.
+        kind: first kind of attention; None: the first of KIND_ORDER that all captures have.
         scale: first colour scale.
         words, hide_special, hide_first: whether at first pieces are merged into words, special tokens are hidden, and
             the first column is hidden.
-
-    Raises:
-        UsageError: If no capture has a map with a token on each axis.
     """
     drawable = _drawable(captures)
-    every = [maps for _, some in drawable for maps in some]
-    if not every:
+    all_maps = [maps for _, maps_of_capture in drawable for maps in maps_of_capture]
+    if not all_maps:
         raise UsageError("no attention maps to show: choose a text with at least one token")
     axes = _TokenAxes()
-    records = [_record(capture, some, axes) for capture, some in drawable]
-    opened = view or ("matrix" if all(maps.weights.shape[:2] == (1, 1) for maps in every) else "grid")
-    hidden = {"words": words, "plain": hide_special, "first": hide_first}
-    start = {"view": opened, "kind": kind or _common_kind(drawable), "scale": scale, **hidden}
+    records = [_record(*pair, axes) for pair in drawable]
     data = {
         "captures": records,
         "axes": axes.records,
@@ -83,26 +78,32 @@ def page(
         "floor": FLOOR,
         "negative_share": NEGATIVE_SHARE,
         "kinds": NAMES,
-        "sides": {maps.kind: sides_of(maps) for maps in every},
-        "numbers": NUMBERS,
-        "start": start | {"other": 1 if len(drawable) > 1 else -1},
+        "sides": {maps.kind: sides_of(maps) for maps in all_maps},
+        "numbers": STATISTICS,
+        "start": {
+            "view": view or ("matrix" if all(maps.weights.shape[:2] == (1, 1) for maps in all_maps) else "grid"),
+            "kind": kind or _common_kind(drawable),
+            "scale": scale,
+            **{"words": words, "plain": hide_special, "first": hide_first},
+            "other": 1 if len(drawable) > 1 else -1,
+        },
         "omitted": "",
-        "texts": [*_texts([capture for capture, _ in drawable]), *_sink(every)],
+        "texts": [*_texts([capture for capture, _ in drawable]), *_sink(all_maps)],
     }
     draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
-    first, *more = dict.fromkeys(record["model"] for record in records)
-    title = "Attention: " + ", ".join([first, *(name.removeprefix(f"{first}, ") for name in more)])
-    _add_weights(data, every, budget - len(draw(title, data)) - len(command) - 300 * len(every))
+    first, *others = dict.fromkeys(record["model"] for record in records)
+    title = "Attention: " + ", ".join([first, *(name.removeprefix(f"{first}, ") for name in others)])
+    _add_weights(data, all_maps, budget - len(draw(title, data)) - len(command) - 300 * len(all_maps))
     return draw(title, data)
 
 
-def _add_weights(data: dict[str, Any], every: Sequence[AttentionMaps], room: int) -> None:
+def _add_weights(data: dict[str, Any], all_maps: Sequence[AttentionMaps], room: int) -> None:
     """Add the weights of the maps, in at most `room` characters, and a note if maps are pooled."""
-    described = [maps for record in data["captures"] for maps in record["maps"]]
-    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
-    for maps, coded in zip(described, fitted(finite, room), strict=True):
-        maps["weights"] = coded
-    if any(maps["weights"]["pool"] != (1, 1) for maps in described):
+    records = [maps for record in data["captures"] for maps in record["maps"]]
+    finite_maps = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in all_maps]
+    for maps, encoded in zip(records, fitted(finite_maps, room), strict=True):
+        maps["weights"] = encoded
+    if any(maps["weights"]["pool"] != (1, 1) for maps in records):
         data["omitted"] = (
             "To keep this file small, not every head is here in full resolution. "
             f"In full: {data['command']} --layer L --head H"
@@ -135,36 +136,37 @@ class _TokenAxes:
 
 def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[AttentionMaps]]]:
     """Return the captures and their references, with their maps that are not empty."""
-    every = [one for some in captures for one in (some, some.reference) if one is not None]
-    drawable = [(one, [one.maps[k] for k in KINDS if k in one.maps and one.maps[k].weights.size]) for one in every]
-    return [(one, maps) for one, maps in drawable if maps]
+    both = [version for capture in captures for version in (capture, capture.reference) if version is not None]
+    pairs = [(capture, [capture.maps[kind] for kind in KINDS if kind in capture.maps]) for capture in both]
+    drawable = [(capture, [maps for maps in all_maps if maps.weights.size]) for capture, all_maps in pairs]
+    return [(capture, maps) for capture, maps in drawable if maps]
 
 
 def _common_kind(drawable: Sequence[tuple[Capture, list[AttentionMaps]]]) -> Kind:
-    """Return the first kind of FIRST that all captures have, otherwise "cross"."""
-    shared = [{maps.kind for maps in some} for _, some in drawable]
-    return next((kind for kind in FIRST if all(kind in some for some in shared)), "cross")
+    """Return the first of KIND_ORDER that all captures have, otherwise "cross"."""
+    shared = [{maps.kind for maps in kinds} for _, kinds in drawable]
+    return next((kind for kind in KIND_ORDER if all(kind in kinds for kinds in shared)), "cross")
 
 
 def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
     """Return the distinct inputs, outputs (with their models, if they differ) and notes, with their labels."""
     texts: dict[tuple[str, str], tuple[str, str]] = {}
-    several = len({one.output for one in captures if one.output}) > 1
-    for one in captures:
-        if one.source:
-            texts["read", one.source] = "read", one.source
-        if one.output:
-            name = "given" if one.how == "given" else "wrote"
-            how = f" ({one.how})" if one.how not in ("", "given") else ""
-            texts["wrote", one.output] = f"{one.model} " * several + name, one.output + how
-        if note := one.facts.get("note"):
-            texts["note", note] = "note", f"{one.model}: {note}"
+    several = len({capture.output for capture in captures if capture.output}) > 1
+    for capture in captures:
+        if capture.source:
+            texts["read", capture.source] = "read", capture.source
+        if capture.output:
+            name = "given" if capture.how == "given" else "wrote"
+            method = f" ({capture.how})" if capture.how not in ("", "given") else ""
+            texts["wrote", capture.output] = f"{capture.model} " * several + name, capture.output + method
+        if note := capture.facts.get("note"):
+            texts["note", note] = "note", f"{capture.model}: {note}"
     return [(name, safe_text(text)) for name, text in texts.values()]
 
 
-def _sink(every: Sequence[AttentionMaps]) -> list[tuple[str, str]]:
+def _sink(all_maps: Sequence[AttentionMaps]) -> list[tuple[str, str]]:
     """Return a note on the first maps whose attention sink is the first column, if there are any."""
-    for maps in every:
+    for maps in all_maps:
         sink = attention_sink(maps)
         if sink is not None and sink.position == 0:
             advice = '"hide first column" shows what is on the others'
@@ -172,11 +174,11 @@ def _sink(every: Sequence[AttentionMaps]) -> list[tuple[str, str]]:
     return []
 
 
-def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _TokenAxes) -> dict[str, Any]:
+def _record(capture: Capture, all_maps: Sequence[AttentionMaps], axes: _TokenAxes) -> dict[str, Any]:
     return {
         "model": safe_text(capture.model),
         "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
-        "maps": [_describe(maps, axes) for maps in every],
+        "maps": [_describe(maps, axes) for maps in all_maps],
     }
 
 
@@ -208,6 +210,6 @@ def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
     }
 
 
-def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
+def _rounded(values: Iterable[float | None]) -> list[float | None]:
     """Return the numbers to four decimals; NaN and infinity become None, because JSON lacks them."""
-    return [round(float(number), 4) if number is not None and math.isfinite(number) else None for number in numbers]
+    return [round(float(value), 4) if value is not None and math.isfinite(value) else None for value in values]

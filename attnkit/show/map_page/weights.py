@@ -28,20 +28,20 @@ class CodedWeights(TypedDict):
     """Values as multiples of the step, 16-bit little endian, deflated, in base64."""
 
 
-def fitted(every: Sequence[AttentionMaps], room: int) -> list[CodedWeights]:
+def fitted(all_maps: Sequence[AttentionMaps], room: int) -> list[CodedWeights]:
     """Return the encoded maps, pooled as little as possible so that they take at most `room` characters."""
-    stacks = [maps.weights.reshape(-1, *maps.weights.shape[2:]) for maps in every]
-    longest = max(max(stack.shape[1:]) for stack in stacks)
-    coded: list[CodedWeights] = []
-    for side in (longest, *(side for side in SIDES if side < longest)):
+    stacks = [maps.weights.reshape(-1, *maps.weights.shape[2:]) for maps in all_maps]
+    longest_side = max(max(stack.shape[1:]) for stack in stacks)
+    encoded: list[CodedWeights] = []
+    for side in (longest_side, *(side for side in SIDES if side < longest_side)):
         pools = [tuple(-(-length // side) for length in stack.shape[1:]) for stack in stacks]
         cells = sum(stack.size / (pool[0] * pool[1]) for stack, pool in zip(stacks, pools, strict=True))
         if cells > 2 * room and side > SIDES[-1]:  # too many, however well they can be packed
             continue
-        coded = [encode(stack, pool) for stack, pool in zip(stacks, pools, strict=True)]
-        if sum(len(one["data"]) + 160 for one in coded) <= room:
+        encoded = [encode(stack, pool) for stack, pool in zip(stacks, pools, strict=True)]
+        if sum(len(weights["data"]) + 160 for weights in encoded) <= room:
             break
-    return coded
+    return encoded
 
 
 def encode(weights: Float[NDArray[np.float32], "N T S"], pool: tuple[int, ...] = (1, 1)) -> CodedWeights:

@@ -25,7 +25,7 @@ from attnkit.show.recipe_tables import read_values
 from attnkit.show.report.writers import Block, Figure, Fold, Report
 from attnkit.show.table import NONE, Table
 
-EXAMPLES, OPEN, MOST_EXAMPLES = 3, 3, 30
+EXAMPLES, OPEN_SYSTEMS, MAX_SYSTEMS = 3, 3, 30
 """Numbers of examples of gains, and of losses, per system; of systems with open examples; of systems with examples."""
 LANGUAGE = "language-modeling"
 DIGITS = 12
@@ -58,65 +58,64 @@ def report_of(
         DataError: If a file of a run is damaged.
     """
     one_task(runs, "make a report for each task")
-    settings, task = runs[0].recipe.eval, runs[0].recipe.task
+    task = runs[0].recipe.task
     rows = [row for run in runs for row in saved_rows(run)]
-    result = side_by_side(rows, baselines, settings, published=published)
-    for text in comparison_tables.warning_lines(result):
+    comparison = side_by_side(rows, baselines, runs[0].recipe.eval, published=published)
+    for text in comparison_tables.warning_lines(comparison):
         warn(text)
     paths = {run.path.as_posix(): run for run in runs}
-    several = len({run.name for run in runs}) > 1
+    several_recipes = len({run.name for run in runs}) > 1
     systems: dict[str, Run] = {}  # first run of each system, by name (with the recipe, if there are several)
-    for row in result.rows:
-        systems.setdefault(f"{row.recipe} {row.name}" if several else row.name, paths[str(row.run)])
+    for row in comparison.rows:
+        systems.setdefault(f"{row.recipe} {row.name}" if several_recipes else row.name, paths[str(row.run)])
     sections = {
-        "Results": [*comparison_tables.tables(result), *_differences(result)],
+        "Results": [*comparison_tables.tables(comparison), *_differences(comparison)],
         "Learning curves": _curves(runs),
     }
     if task != LANGUAGE:
         sections["Examples"] = _examples(systems, data_dir, offline)
     sections["Recipes"] = _recipes(systems, baselines)
-    sections["Environment"] = _environment(runs, result.rows)
+    sections["Environment"] = _environment(runs, comparison.rows)
     names = ", ".join(dict.fromkeys(run.name for run in runs))
     counts = {"system": len(systems), "run": len(runs)}
-    said = (f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
-    made_by = f"attnkit {__version__}: {command}"
-    return Report(f"attnkit report: {names}", f"{task}: {', '.join(said)}", sections, made_by)
+    facts = ", ".join(f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items())
+    return Report(f"attnkit report: {names}", f"{task}: {facts}", sections, f"attnkit {__version__}: {command}")
 
 
-def _differences(result: Comparison) -> list[Block]:
+def _differences(comparison: Comparison) -> list[Block]:
     """Return the overview, if it has several columns, and the differences with their intervals."""
     try:
-        found = overview_of([result])
-        drawn = [("differences with 95 % intervals", forest_picture(found, "svg"))]
-        if len(found.columns) > 1:
-            drawn.insert(0, ("overview", overview_picture(found, "svg")))
+        overview = overview_of([comparison])
+        pictures = [("differences with 95 % intervals", forest_picture(overview, "svg"))]
+        if len(overview.columns) > 1:
+            pictures.insert(0, ("overview", overview_picture(overview, "svg")))
     except (MissingInputError, UnavailableError):  # one system, or no matplotlib
         return []
-    return [Figure(f"differences-{n}", title, one.data) for n, (title, one) in enumerate(drawn, 1)]
+    return [Figure(f"differences-{n}", title, picture.data) for n, (title, picture) in enumerate(pictures, 1)]
 
 
 def _curves(runs: Sequence[Run]) -> list[Block]:
     """Return the figures of `attnkit plot`, and scores against training time."""
-    said: list[str] = []
-    drawn: list[Curves] = []
-    wanted: list[tuple[list[str], str | None]] = [([], None)]
+    notes: list[str] = []
+    plots: list[Curves] = []
+    requests: list[tuple[list[str], str | None]] = [([], None)]
     if runs[0].recipe.task != QUESTIONS:  # question answering has many scores
-        wanted.append((["score"], "time"))
-    for words, x in wanted:
+        requests.append((["score"], "time"))
+    for metrics, x in requests:
         try:
-            drawn += learning_curves(runs, words, x, note=said.append)
+            plots += learning_curves(runs, metrics, x, note=notes.append)
         except AttnkitError as error:
-            said.append(f"not drawn: {error}")
-    names = list(dict.fromkeys(one.name for curves in drawn for one in curves.series))
+            notes.append(f"not drawn: {error}")
+    names = list(dict.fromkeys(series.name for curves in plots for series in curves.series))
     figures: list[Block] = []
     try:
-        for number, curves in enumerate(drawn, 1):
-            made = curves_figure.picture([curves], "svg", names)
-            figures.append(Figure(f"curves-{number}", curves.title, made.data))
-            said += made.warnings
+        for number, curves in enumerate(plots, 1):
+            picture = curves_figure.picture([curves], "svg", names)
+            figures.append(Figure(f"curves-{number}", curves.title, picture.data))
+            notes += picture.warnings
     except UnavailableError as error:
-        said.append(f"not drawn: {error}")
-    return [*figures, *dict.fromkeys(said)]
+        notes.append(f"not drawn: {error}")
+    return [*figures, *dict.fromkeys(notes)]
 
 
 def _examples(systems: dict[str, Run], data_dir: Path | None, offline: bool) -> list[Block]:
@@ -128,18 +127,17 @@ def _examples(systems: dict[str, Run], data_dir: Path | None, offline: bool) -> 
         comparison = compare_outputs(runs, data_dir=data_dir, offline=offline)
     except (UsageError, MissingInputError, DataError) as error:
         return [f"No examples: {error}"]
-    title = metric_facts(comparison.metric).title + direction_note(comparison.metric)
+    metric = metric_facts(comparison.metric).title + direction_note(comparison.metric)
     blocks: list[Block] = [
-        f"{comparison.part.split}: each line is scored by itself, by {title}; of several seeds the first is shown",
+        f"{comparison.part.split}: each line is scored by itself, by {metric}; of several seeds the first is shown",
         *comparison.notes,
         MARKS_NOTE,
     ]
-    for place, name in list(enumerate(comparison.names))[1 : MOST_EXAMPLES + 1]:
-        pair = comparison.pair(place)
-        some = example_tables(pair, "difference", EXAMPLES)
+    for index, name in list(enumerate(comparison.names))[1 : MAX_SYSTEMS + 1]:
+        tables = example_tables(comparison.pair(index), "difference", EXAMPLES)
         title = f"{name} against {comparison.names[0]}"
-        blocks.append(Fold(title, some or ["Every line scores alike."], place <= OPEN))
-    if left_out := comparison.names[MOST_EXAMPLES + 1 :]:
+        blocks.append(Fold(title, tables or ["Every line scores alike."], index <= OPEN_SYSTEMS))
+    if left_out := comparison.names[MAX_SYSTEMS + 1 :]:
         blocks.append(f"left out: {', '.join(left_out)} (attnkit compare)")
     return blocks
 
@@ -152,45 +150,38 @@ def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[
         names = [name for name, run in systems.items() if run.name == recipe]
         base = next((n for n in names if systems[n].variant == baselines.get(recipe)), names[0])
         if len(names) > 1:
-            differ = differences([values[name] for name in names], [values[base]])
-            rows = [(name, "; ".join(keys) or NONE) for name, keys in zip(names, differ, strict=True)]
+            differing_keys = differences([values[name] for name in names], [values[base]])
+            rows = [(name, "; ".join(keys) or NONE) for name, keys in zip(names, differing_keys, strict=True)]
             title = f"Keys with another value than {base} has"
             blocks.append(Table.of_texts(title, ("system", "differs in"), rows))
         unused = () if systems[base].recipe.task == QUESTIONS else ("contexts.",)
         settings = [
-            pair
-            for pair in read_values(systems[base].recipe).items()
-            if pair[0] != SEEDS and pair[1] != "null" and not pair[0].startswith(unused)
+            (key, value)
+            for key, value in read_values(systems[base].recipe).items()
+            if key != SEEDS and value != "null" and not key.startswith(unused)
         ]
-        table = Table.of_texts("", ("key", "value"), settings)
-        blocks.append(Fold(f"All values of {base}", [table]))
+        blocks.append(Fold(f"All values of {base}", [Table.of_texts("", ("key", "value"), settings)]))
     return blocks
 
 
 def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
     """Return the versions, machines and hashes of all runs, and changes during training."""
     names = ("attnkit", "python", "torch", "device", "threads", "precision")
+    hashed = ("weights", "recipe", "data", "tokenizer")
     training, hashes = [], []
     for run in runs:
-        told = {"run": run.path.as_posix()}
-        known = {**run.manifest.hashes, "weights": run.weights_sha256}
-        training.append(
-            told
-            | {name: getattr(run.manifest, name) for name in names}
-            | {"updates": run.outcome.updates, "seconds": run.outcome.seconds}
-        )
-        hashes.append(
-            told | {name: (known.get(name) or NONE)[:DIGITS] for name in ("weights", "recipe", "data", "tokenizer")}
-        )
-
-    changed = {row.run: changes_of(row.system) for row in rows}
+        path, known = run.path.as_posix(), {**run.manifest.hashes, "weights": run.weights_sha256}
+        facts = {name: getattr(run.manifest, name) for name in names}
+        training.append({"run": path, **facts, "updates": run.outcome.updates, "seconds": run.outcome.seconds})
+        hashes.append({"run": path, **{name: (known.get(name) or NONE)[:DIGITS] for name in hashed}})
+    changes = {row.run: changes_of(row.system) for row in rows}
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "sacrebleu"))
-    here = f"attnkit {__version__}, Python {platform.python_version()}, {packages}"
+    versions = f"attnkit {__version__}, Python {platform.python_version()}, {packages}"
     return [
         _facts_table("Training", training),
         _facts_table(f"SHA-256, first {DIGITS} digits", hashes),
-        *(f"{run}: changed after training began: {what}" for run, what in changed.items() if what),
-        f"This report was made by {here}",
+        *(f"{run}: changed after training began: {change}" for run, change in changes.items() if change),
+        f"This report was made by {versions}",
     ]
 
 

@@ -92,7 +92,7 @@ def markdown(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
     for title, blocks in report.sections.items():
         parts += [f"## {markdown_text(title)}", *_markdown(blocks, 3, folder.replace(" ", "%20"))]
     parts.append(f"*{markdown_text(report.made_by)}*")
-    figures = {f"{one.name}.svg": one.svg for some in report.sections.values() for one in _figures(some)}
+    figures = {f"{one.name}.svg": one.svg for blocks in report.sections.values() for one in _figures(blocks)}
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n", figures
 
 
