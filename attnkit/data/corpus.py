@@ -131,7 +131,7 @@ class Corpus:
         """Yield the rows of a split in order; add the numbers of rows and repairs to `counts`.
 
         Training rows end after `data.rows`, validation rows after `data.valid_rows`. A generator with rows of any
-        length makes rows of `length`; 0: as in training.
+        length makes rows of `length`; 0: its default lengths.
 
         Raises:
             MissingInputError: The split or one of its files does not exist.
