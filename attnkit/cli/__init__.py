@@ -50,7 +50,7 @@ typer.Typer with subcommands, and GROUP, the class of the group, unless it is `G
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-class Lazy(Group):
+class RootGroup(Group):
     """Root group, which imports the module of a command only when the command is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -71,15 +71,14 @@ class Lazy(Group):
 
 def load(name: str) -> Any:
     """Import the module of a command and build the command."""
-    word = name.replace("-", "_")
-    module = import_module(f"attnkit.cli.commands.{word}")
+    module_name = name.replace("-", "_")
+    module = import_module(f"attnkit.cli.commands.{module_name}")
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name=name, cls=Command, context_settings=HELP)(getattr(module, word))
+        app.command(name=name, cls=Command, context_settings=HELP)(getattr(module, module_name))
         return get_command(app)
-    group = getattr(module, "GROUP", Group)
-    app.info.name, app.info.cls, app.info.context_settings = name, group, HELP
+    app.info.name, app.info.cls, app.info.context_settings = name, getattr(module, "GROUP", Group), HELP
     app._add_completion, app.rich_markup_mode = False, None
     for command in app.registered_commands:
         command.cls = Command
@@ -89,7 +88,7 @@ def load(name: str) -> Any:
 def root_app() -> typer.Typer:
     """Return the root application, with the options of `attnkit` itself."""
     app = typer.Typer(
-        cls=Lazy,
+        cls=RootGroup,
         context_settings=HELP,
         rich_markup_mode=None,
         epilog="Exit codes: 0 success, 1 bug, 2 usage error, 3 training diverged, 65 bad data, "
@@ -123,32 +122,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     share_processor()
     limit_caches()
-    words = sys.argv[1:] if arguments is None else arguments
+    arguments = sys.argv[1:] if arguments is None else arguments
     if not group.launched():
-        return console.run(lambda: get_command(root_app()), words)
+        return console.run(lambda: get_command(root_app()), arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # attnkit says itself what went wrong
     group.end_with_launcher()
 
     def join_and_build() -> Any:
         try:
-            group.join(words)
+            group.join(arguments)
         finally:
             if not group.is_main_process():
                 console.silence()
         return get_command(root_app())
 
-    return console.run(join_and_build, words)
+    return console.run(join_and_build, arguments)
 
 
-def _end(number: int, _: object) -> NoReturn:
+def _exit_on_signal(number: int, _: object) -> NoReturn:
     """Handle a signal by raising SystemExit, so that partial files are removed as after Ctrl-C."""
-    console.signalled.append(number)
-    raise SystemExit(128 + console.signalled[0])
+    console.received_signals.append(number)
+    raise SystemExit(128 + console.received_signals[0])
 
 
-def _again(ignored: Any) -> None:
+def _repeat_signal(ignored: Any) -> None:
     """Repeat, after this function, a signal that arrived while an object was removed and Python ignores exceptions."""
-    if console.signalled and isinstance(ignored.exc_value, SystemExit):
+    if console.received_signals and isinstance(ignored.exc_value, SystemExit):
         signal.setitimer(signal.ITIMER_REAL, 0.01)
     else:
         sys.__unraisablehook__(ignored)
@@ -165,9 +164,9 @@ def script() -> NoReturn:
     gc.set_threshold(50_000)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _end)
-    signal.signal(signal.SIGALRM, _end)
-    sys.unraisablehook = _again
+            signal.signal(number, _exit_on_signal)
+    signal.signal(signal.SIGALRM, _exit_on_signal)
+    sys.unraisablehook = _repeat_signal
     try:
         code = main()
     except (KeyboardInterrupt, SystemExit) as error:  # a signal after the command

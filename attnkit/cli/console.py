@@ -32,7 +32,7 @@ WORDING = {
     "(Input |Value error, )": "",
 }
 """Patterns in the parser's messages about values -> the wording that recipes use."""
-OPTIONS = {
+OPTION_ADVICE = {
     "--batch-size": "batches are counted in tokens: train.batch_tokens=N, --batch-tokens N",
     "--epochs": "training is counted in updates: train.steps=N",
     "--lr": "recipe keys are words without dashes: train.lr=1e-3",
@@ -48,13 +48,13 @@ OPTIONS = {
     "--tasks": "name one recipe or more",
 }
 """Options of other programs -> what to write in attnkit."""
-ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
+SIGNAL_MESSAGES = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
 """Exit codes of commands terminated by SIGHUP, SIGINT and SIGTERM -> lines of the message."""
 
 ParserError: Any = typer.BadParameter.__base__
 """Base class of the parser's errors; the module of typer that defines it differs between versions."""
 
-signalled: list[int] = []
+received_signals: list[int] = []
 """Signals that told this process to exit, in order of arrival."""
 _arguments: list[str] = []
 _colour_allowed = True
@@ -73,7 +73,7 @@ def stderr() -> "Printer":
 def _printer(stream: TextIO) -> "Printer":
     from attnkit.cli.printer import Printer
 
-    return Printer(stream, terminal(stream), coloured(stream))
+    return Printer(stream, is_terminal(stream), has_colour(stream))
 
 
 def write(text: str) -> None:
@@ -84,31 +84,30 @@ def write(text: str) -> None:
 
 def say(text: str) -> None:
     """Print a message to standard error, with control characters escaped."""
-    _complain(safe_text(text))
+    _print_error(safe_text(text))
 
 
 def warn(text: str) -> None:
     """Print a warning to standard error."""
-    _complain(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
+    _print_error(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
 
 
-def terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO) -> bool:
     """Return whether the stream is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
-def coloured(stream: TextIO) -> bool:
+def has_colour(stream: TextIO) -> bool:
     """Return whether to use colour: on a terminal, without NO_COLOR and --no-color."""
-    return _colour_allowed and not os.environ.get("NO_COLOR") and terminal(stream)
+    return _colour_allowed and not os.environ.get("NO_COLOR") and is_terminal(stream)
 
 
-def again(*, without: Sequence[str] = ()) -> str:
-    """Return the running command line, quoted for a shell, without the words in `without`."""
-    words = [word for word in _arguments if word not in without]
-    return safe_text(shlex.join([PROGRAM, *words]))
+def command_line(*, without: Sequence[str] = ()) -> str:
+    """Return the running command line, quoted for a shell, without the arguments in `without`."""
+    return safe_text(shlex.join([PROGRAM, *(word for word in _arguments if word not in without)]))
 
 
-def words() -> list[str]:
+def arguments() -> list[str]:
     """Return the arguments of the running command line."""
     return list(_arguments)
 
@@ -128,14 +127,14 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(error.code, (str(error),))
         case typer.Exit():
             return Outcome(error.exit_code)
-        case SystemExit() if error.code not in ENDED and (whose := _plugin_error(error)):
-            return Outcome(1, (f"error: {whose}",), True)
+        case SystemExit() if error.code not in SIGNAL_MESSAGES and (plugin_error := _plugin_error(error)):
+            return Outcome(1, (f"error: {plugin_error}",), True)
         case SystemExit():
             if isinstance(error.code, str):
                 return Outcome(1, (f"error: {error.code}",))
-            return Outcome(error.code or 0, ENDED.get(error.code or 0, ()))
+            return Outcome(error.code or 0, SIGNAL_MESSAGES.get(error.code or 0, ()))
         case KeyboardInterrupt() | typer.Abort():
-            return Outcome(130, ENDED[130])
+            return Outcome(130, SIGNAL_MESSAGES[130])
         case BrokenPipeError():
             return Outcome(141)
         case ParserError():
@@ -196,37 +195,37 @@ def _report(error: BaseException) -> int:
     from attnkit.distributed import group
 
     lost = group.lost(error)
-    if signalled and not lost and not isinstance(error, StoppedError):
+    if received_signals and not lost and not isinstance(error, StoppedError):
         # a library that the signal interrupted may have raised an error of its own
-        error = SystemExit(128 + signalled[0])
+        error = SystemExit(128 + received_signals[0])
     error = lost or error
     group.report(error)
     try:
         sys.stdout.flush()
-    except OSError as fault:
+    except OSError as flush_error:
         # the command's own error explains more than that of the flush
-        error = error if not isinstance(error, typer.Exit) else fault
+        error = flush_error if isinstance(error, typer.Exit) else error
     result = outcome(error)
     if result.bug:
-        _complain(safe_text("".join(traceback.format_exception(error)).rstrip("\n")))
+        _print_error(safe_text("".join(traceback.format_exception(error)).rstrip("\n")))
     for line in result.lines:
         text = safe_text(line).replace("\n", "\\n")
         if text.startswith("error: "):
             text = paint("error:", "1;31", sys.stderr) + text.removeprefix("error:")
-        _complain(f"{PROGRAM}: {text}")
+        _print_error(f"{PROGRAM}: {text}")
     return result.code
 
 
 def _usage(error: Any) -> Outcome:
     """Return the outcome of a parser error, with a one-line message that names the command whose help to read."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
-    if ours := OPTIONS.get(getattr(error, "option_name", "")):
-        text = f"no such option: {error.option_name}; {ours}"
-    if found := re.fullmatch(r"(.*'(.*)') is not one of (.*)", text):
-        known = re.findall(r"[\w-]+", found[3])
-        text = f"{found[1]}: {hint(found[2], known)}"
-    for theirs, ours in WORDING.items():
-        text = re.sub(f": {theirs}", f": {ours}", text)
+    if advice := OPTION_ADVICE.get(getattr(error, "option_name", "")):
+        text = f"no such option: {error.option_name}; {advice}"
+    if match := re.fullmatch(r"(.*'(.*)') is not one of (.*)", text):
+        choices = re.findall(r"[\w-]+", match[3])
+        text = f"{match[1]}: {hint(match[2], choices)}"
+    for pattern, wording in WORDING.items():
+        text = re.sub(f": {pattern}", f": {wording}", text)
     path = error.ctx.command_path if error.ctx else PROGRAM
     see = " See" if text.endswith("?") else "; see"
     return Outcome(2, (f"error: {text[:1].lower()}{text[1:]}{see} `{path} --help`",))
@@ -234,10 +233,10 @@ def _usage(error: Any) -> Outcome:
 
 def paint(text: str, style: str, stream: TextIO) -> str:
     """Return the text in an ANSI style if the stream has colours, otherwise unchanged."""
-    return f"\x1b[{style}m{text}\x1b[0m" if coloured(stream) else text
+    return f"\x1b[{style}m{text}\x1b[0m" if has_colour(stream) else text
 
 
-def _complain(line: str) -> None:
+def _print_error(line: str) -> None:
     """Print a line to standard error, ignoring errors of a closed stream or a full disk."""
     if demo := sys.modules.get("attnkit.runs.demo"):
         line = demo.named(line)

@@ -53,7 +53,7 @@ class FoundRuns(NamedTuple):
     published: "list[PublishedFigures]"
 
 
-def sort_words(words: Sequence[str], *, data: bool = False) -> tuple[list[str], list[str]]:
+def split_overrides(words: Sequence[str], *, data: bool = False) -> tuple[list[str], list[str]]:
     """Return the recipes and runs, and the KEY=VALUE overrides.
 
     Raises UsageError for a key that cannot change after training; with `data`, data.KEY can.
@@ -61,16 +61,16 @@ def sort_words(words: Sequence[str], *, data: bool = False) -> tuple[list[str], 
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.recipe.sweep import is_sweep
 
-    settings = [word for word in words if "=" in word and "/" not in word.partition("=")[0]]
-    settings = [word for word in settings if not Path(word).exists()]
-    for word in settings:
-        allowed = (*AFTER_TRAINING, "data.") if data else AFTER_TRAINING
+    overrides = [word for word in words if "=" in word and "/" not in word.partition("=")[0]]
+    overrides = [word for word in overrides if not Path(word).exists()]
+    allowed = (*AFTER_TRAINING, "data.") if data else AFTER_TRAINING
+    for word in overrides:
         if not word.startswith(allowed) and not is_sweep(word):
             raise UsageError(
                 f"{quoted(word, 200)}: eval changes search.KEY, contexts.KEY and eval.KEY only; "
                 "what concerns training needs `attnkit train`"
             )
-    return [word for word in words if word not in settings], settings
+    return [word for word in words if word not in overrides], overrides
 
 
 def names_runs(target: str) -> bool:
@@ -89,13 +89,12 @@ def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -
     from attnkit.runs.find import baselines
     from attnkit.scoring.results import PublishedFigures
 
-    searched = any(word.startswith(("search.", "contexts.")) for word in overrides)
-    found, named, published = dict[Path, RunToScore](), Baselines(), list[PublishedFigures]()
+    search_overridden = any(word.startswith(("search.", "contexts.")) for word in overrides)
+    found, recipe_baselines, published = dict[Path, RunToScore](), Baselines(), list[PublishedFigures]()
     for target in targets:
         if names_runs(target):
             runs = find_runs([target], note=console.warn)
-            recipes = [run.changed_recipe(overrides) if overrides else run.recipe for run in runs]
-            tasks = [RunToScore(*pair, "run") for pair in zip(runs, recipes, strict=True)]
+            new = [RunToScore(run, run.changed_recipe(overrides) if overrides else run.recipe, "run") for run in runs]
             figures = PublishedFigures.of_runs(runs)
         else:
             try:
@@ -104,16 +103,16 @@ def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -
                 close = nearest_folder(Path(target))
                 near = f"did you mean {close}?" if close else "and there is no folder of runs of that name"
                 raise MissingInputError(f"{error}; {near}") from error
-            tasks = _runs_of(file, target, overrides, out)
+            new = _runs_of(file, target, overrides, out)
             if file.baseline is not None:
-                named.setdefault(file.name, file.baseline)
+                recipe_baselines.setdefault(file.name, file.baseline)
             figures = PublishedFigures.of_file(file)
-        for task in tasks:
-            whose = "command line" if searched else task.search_from
-            found.setdefault(task.run.path.resolve(), task._replace(search_from=whose))
-        published += [one for one in figures if one not in published]
-    decided = baselines((task.run for task in found.values()), named)
-    return FoundRuns(list(found.values()), decided, published)
+        for item in new:
+            search_from = "command line" if search_overridden else item.search_from
+            found.setdefault(item.run.path.resolve(), item._replace(search_from=search_from))
+        published += [row for row in figures if row not in published]
+    items = list(found.values())
+    return FoundRuns(items, baselines((item.run for item in items), recipe_baselines), published)
 
 
 def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Path) -> list[RunToScore]:
@@ -121,22 +120,22 @@ def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Pat
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.runs import Run, find_runs, run_path
 
-    tasks, skipped = list[RunToScore](), list[str]()
+    found, warnings = list[RunToScore](), list[str]()
     for variant, recipe in file.variants.items():
         folder = run_path(out, file.name, variant, 0).parent
         runs = list[Run]()
         with suppress(MissingInputError):  # no folder, or no finished run in it
             runs = find_runs([folder], note=console.warn)
-        tasks += [RunToScore(run, recipe, "recipe") for run in runs]
+        found += [RunToScore(run, recipe, "recipe") for run in runs]
         if not runs:
-            skipped.append(f"{folder}: variant {variant} skipped: it has no finished run")
-    if not tasks:
+            warnings.append(f"{folder}: variant {variant} skipped: it has no finished run")
+    if not found:
         sweep = [word for word in overrides if not word.startswith(AFTER_TRAINING)]
         command = shlex.join(["attnkit", "train", target, *sweep])
         raise MissingInputError(f"{file.name}: no finished run in {out / file.name}; train one: {command}")
-    for text in skipped:
-        console.warn(text)
-    return tasks
+    for warning in warnings:
+        console.warn(warning)
+    return found
 
 
 def is_questions(target: str) -> bool:
@@ -152,14 +151,15 @@ def question_recipe(targets: Sequence[str], models: Sequence[str], overrides: Se
     from attnkit.recipe import load
     from attnkit.recipe.loading import load_resolved
 
-    if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
-        raise UsageError(f"--model {quoted(twice, 200)} is given twice; name each model once")
+    if duplicate := next((name for i, name in enumerate(models) if name in models[:i]), None):
+        raise UsageError(f"--model {quoted(duplicate, 200)} is given twice; name each model once")
     if len(targets) != 1 or names_runs(targets[0]):
         raise UsageError("--model needs exactly one recipe or file with questions: RECIPE|FILE --model NAME")
-    if is_questions(targets[0]):
-        content = QUESTIONS_RECIPE.format(json.dumps(targets[0])).encode()
-        return Path(targets[0]).stem, load_resolved(Path(targets[0]), overrides, content)
-    file = load(targets[0], overrides)
+    (target,) = targets
+    if is_questions(target):
+        content = QUESTIONS_RECIPE.format(json.dumps(target)).encode()
+        return Path(target).stem, load_resolved(Path(target), overrides, content)
+    file = load(target, overrides)
     recipe = file.variants[file.baseline or next(iter(file.variants))]
     if recipe.task != QUESTIONS:
         raise UsageError(f"{file.name}: --model needs a recipe of task {QUESTIONS}; this one is for {recipe.task}")

@@ -9,36 +9,36 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnkit.cli import console
 
-WIDEST = 100  # maximum width of a help page; longer lines are hard to read
+MAX_WIDTH = 100  # maximum width of a help page; longer lines are hard to read
 
 
-class _Page:
+class _HelpPage:
     """Help page as wide as the terminal; indented paragraphs (examples) are not wrapped, and types are not shown."""
 
     help: str | None
     params: list[Any]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        extra["terminal_width"] = min(shutil.get_terminal_size().columns, WIDEST)
-        made: Any = super()
-        return made.make_context(info_name, args, parent, **extra)
+        extra["terminal_width"] = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+        base: Any = super()
+        return base.make_context(info_name, args, parent, **extra)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         self.help = re.sub(r"\n\n(?=  )", "\n\n\b\n", self.help or "")
-        made: Any = super()
-        made.format_help_text(ctx, formatter)
+        base: Any = super()
+        base.format_help_text(ctx, formatter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces = []
-        for one in self._arguments():
-            word = f"{one.metavar} ..." if one.nargs != 1 else one.metavar
-            pieces.append(word if one.required else f"[{word}]")
+        for argument in self._arguments():
+            piece = f"{argument.metavar} ..." if argument.nargs != 1 else argument.metavar
+            pieces.append(piece if argument.required else f"[{piece}]")
         return [*pieces, *["COMMAND ..."] * isinstance(self, TyperGroup), "[OPTIONS]"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments = [(p.metavar, p.help or "") for p in self._arguments()]
-        made: Any = self
-        options = [p.get_help_record(ctx) for p in made.get_params(ctx) if p not in self._arguments()]
+        command: Any = self
+        options = [p.get_help_record(ctx) for p in command.get_params(ctx) if p not in self._arguments()]
         for title, rows in (("Arguments", arguments), ("Options", [*filter(None, options)])):
             if rows:
                 with formatter.section(title):
@@ -50,33 +50,33 @@ class _Page:
         return [param for param in self.params if param.param_type_name == "argument"]
 
 
-class Command(_Page, TyperCommand):
+class Command(_HelpPage, TyperCommand):
     """Command with the option --plugin."""
 
-    def __init__(self, *words: Any, params: list[Any], **more: Any) -> None:
+    def __init__(self, *args: Any, params: list[Any], **kwargs: Any) -> None:
         from attnkit.cli.options import plugin_option
 
-        super().__init__(*words, params=[*params, plugin_option()], **more)
+        super().__init__(*args, params=[*params, plugin_option()], **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let an option whose metavar ends in " ..." take all words up to the next option."""
-        several = {
+        repeatable = {
             name
-            for one in self.params
-            if str(one.metavar).endswith(" ...") and one.param_type_name == "option"
-            for name in one.opts
+            for param in self.params
+            if str(param.metavar).endswith(" ...") and param.param_type_name == "option"
+            for name in param.opts
         }
         option, words = "", list[str]()
         for word in args:
             if word.startswith("-") and word != "-":
                 option = word.partition("=")[0]
-            elif option in several and words and words[-1] != option:
+            elif option in repeatable and words and words[-1] != option:
                 words.append(option)
             words.append(word)
         return super().parse_args(ctx, words)
 
 
-class Group(_Page, TyperGroup):
+class Group(_HelpPage, TyperGroup):
     """Group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

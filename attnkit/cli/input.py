@@ -47,8 +47,8 @@ def destination(path: Path | None) -> Iterator[Callable[[str], object]]:
     Raises OutputPathError or OutputError if the file cannot be created or written.
     """
     if path is None:
-        watched = sys.stdout.isatty()
-        yield lambda text: console.write(safe_text(text) if watched else text)
+        on_terminal = sys.stdout.isatty()
+        yield lambda text: console.write(safe_text(text) if on_terminal else text)
         return
     refuse_part_of_run(path)
     if path.exists() and not path.is_file():  # a device, a pipe; a folder fails here

@@ -55,7 +55,7 @@ class MethodReply(NamedTuple):
     """Trace of an answer merged from contexts, with --trace."""
 
 
-def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | None = None) -> None:
+def print_answers(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | None = None) -> None:
     """Print the answers to all prompts, and warn of truncated answers.
 
     Answers to `prompts` are computed in one batch, those to `piped` one by one as prompts arrive, with the caches of
@@ -63,37 +63,37 @@ def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | 
     """
     several = len(prompts) > 1 or piped is not None
     request.reader.keep_contexts = piped is not None
-    number = cut = 0  # numbers of prompts and of truncated answers; a pipe may never end, so no answers are kept
+    number = truncated = 0  # number of prompts and of truncated answers; a pipe may never end, so no answers are kept
     with progress_bar("rows read") as progress:
         request.reader.progress = partial(progress, "contexts")
-        for some in chain([prompts] if prompts else [], ([prompt] for prompt in piped or ())):
-            asked = _fitted(request, some, warns=number == 0)
-            columns = [_ask(asked, method, some) for method in asked.methods]
-            for prompt, *replies in zip(some, *columns, strict=True):
+        for batch in chain([prompts] if prompts else [], ([prompt] for prompt in piped or ())):
+            fitted = _fit_length(request, batch, warns=number == 0)
+            columns = [_ask(fitted, method, batch) for method in fitted.methods]
+            for prompt, *replies in zip(batch, *columns, strict=True):
                 number += 1
-                pairs = zip(asked.methods, replies, strict=True)
+                pairs = zip(fitted.methods, replies, strict=True)
                 answers = [MethodReply(method, reply, _trace(request, prompt, reply)) for method, reply in pairs]
                 if request.as_json:
-                    for one in answers:
-                        record = {"prompt": number} | _record(one, request)
+                    for answer in answers:
+                        record = {"prompt": number} | _record(answer, request)
                         console.write(json.dumps(record, ensure_ascii=False) + "\n")
                 elif len(answers) > 1:
                     _show_methods(f"{number}: {prompt}" if several else "", answers, request)
                 else:
                     _show_text(answers[0], request, several)
-                cut += sum(bool(it.reply.hypotheses) and not it.reply.complete for it in answers)
+                truncated += sum(bool(it.reply.hypotheses) and not it.reply.complete for it in answers)
             sys.stdout.flush()
-    if cut:
-        console.warn(f"answers cut at their maximum length: {cut:,} (--max-length)")
+    if truncated:
+        console.warn(f"answers cut at their maximum length: {truncated:,} (--max-length)")
 
 
-def _fitted(request: NbceRequest, prompts: Sequence[str], warns: bool) -> NbceRequest:
+def _fit_length(request: NbceRequest, prompts: Sequence[str], warns: bool) -> NbceRequest:
     """Return the request with the maximum length of answers reduced to what fits beside contexts and prompts."""
     from attnkit.nbce.reader import fit_max_length
 
     if request.choices or not prompts[0].strip():
         return request
-    texts = [one.text for one in request.contexts]
+    texts = [context.text for context in request.contexts]
     spec, notes = fit_max_length(request.reader, texts, prompts, request.spec, request.fixed)
     for note in notes if warns else ():
         console.warn(note)
@@ -110,11 +110,11 @@ def _ask(request: NbceRequest, method: str, prompts: Sequence[str]) -> "list[Rep
     if reader.trained_length is not None:  # as in evaluation, except that a longer prompt raises the limit
         longest = max(reader.row("", text).longest for text in prompts)
         limit = max(reader.trained_length + 1, longest) + request.spec.max_length
-    contexts = [[one.text for one in request.contexts]] * len(prompts)
+    contexts = [context.text for context in request.contexts]
     return ask(
         reader,
         method,
-        contexts,
+        [contexts] * len(prompts),
         prompts,
         request.spec,
         request.rule,
@@ -142,12 +142,11 @@ def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceReque
         text = reply.text.strip() or "(nothing)"
         if reply.probabilities:
             text += f" ({max(reply.probabilities.values()):.1%})"
-        said = "; ".join(filter(None, (_from(reply, request), reply.cut)))
-        rows.append((method, text, said))
+        rows.append((method, text, "; ".join(filter(None, (_source_text(reply, request), reply.cut)))))
     if title:
         console.stdout().print(safe_text(title))
     console.stdout().print(Table.of_texts("", ("method", "answer", "from"), rows))
-    _show_trace(answers)
+    _show_traces(answers)
 
 
 def _show_text(answer: MethodReply, request: NbceRequest, several: bool) -> None:
@@ -161,32 +160,31 @@ def _show_text(answer: MethodReply, request: NbceRequest, several: bool) -> None
     if not several:
         for choice, probability in reply.probabilities.items():
             console.write(f"{probability:6.1%} {safe_text(choice)}\n")
-        said = _from(reply, request)
-        if said and reply.probabilities:
-            console.write(safe_text(said) + "\n")
-        elif said and answer.trace is None:  # a trace ends with the source
-            console.say(said)
-    _show_trace([answer])
+        source = _source_text(reply, request)
+        if source and reply.probabilities:
+            console.write(safe_text(source) + "\n")
+        elif source and answer.trace is None:  # a trace ends with the source
+            console.say(source)
+    _show_traces([answer])
     if reply.cut:
         console.warn(reply.cut)
 
 
-def _show_trace(answers: Sequence[MethodReply]) -> None:
-    """Print the traces of answers."""
-    for one in answers:
-        if one.trace is not None:
+def _show_traces(answers: Sequence[MethodReply]) -> None:
+    for answer in answers:
+        if answer.trace is not None:
             from attnkit.show.trace_screen import TraceScreen
 
             console.stdout().print()
-            console.stdout().print(TraceScreen(one.trace))
+            console.stdout().print(TraceScreen(answer.trace))
 
 
-def _from(reply: "Reply", request: NbceRequest) -> str:
+def _source_text(reply: "Reply", request: NbceRequest) -> str:
     """Return a text about the context of an answer and its share; "" if neither is known."""
     share = f"{reply.source.share:.0%}" if reply.source else ""
     if reply.context is not None:
-        named = f"from context {reply.context + 1}" + (f" ({share})" if share else "")
-        return f"{named}: {request.source(reply)}"
+        share = f" ({share})" if share else ""
+        return f"from context {reply.context + 1}{share}: {request.source(reply)}"
     return f"source unclear (at most {share})" if share else ""
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
 
 
-def value(metavar: str, help: str, *names: str, default: Any = None, **more: Any) -> Any:
+def value(metavar: str, help: str, *names: str, default: Any = None, **settings: Any) -> Any:
     """Return an option with a value, as the default of a parameter, whose name it takes unless `names` are given."""
-    return Option(default, *names, metavar=metavar, help=help, **more)
+    return Option(default, *names, metavar=metavar, help=help, **settings)
 
 
 def flag(name: str, help: str, *short: str) -> Any:
@@ -28,9 +28,9 @@ def flag(name: str, help: str, *short: str) -> Any:
     return Option(False, name, *short, help=help)
 
 
-def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
+def argument(metavar: str, help: str, *, default: Any = ...) -> Any:
     """Return a positional argument, required unless it has a default."""
-    return Argument(default, metavar=metavar, help=help, **more)
+    return Argument(default, metavar=metavar, help=help)
 
 
 def one_of(*words: str) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def one_of(*words: str) -> dict[str, Any]:
     return {"parser": parse}
 
 
-def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
+def parse_numbers(option: str, texts: Sequence[str] | None) -> tuple[int, ...]:
     """Parse a repeatable option with numbers from 0, such as 3 or 0,2,5-7.  Raises UsageError if malformed."""
     found: list[int] = []
-    for part in [part for word in given or () for part in word.split(",")]:
+    for part in [part for text in texts or () for part in text.split(",")]:
         first, _, last = part.partition("-")
         if not re.fullmatch(r"\d{1,4}(-\d{1,4})?", part) or int(last or first) < int(first):
             raise UsageError(f"{option} {quoted(part)}: must be numbers from 0, such as 3, 0-5 or 0,2,4")
@@ -55,7 +55,7 @@ def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def decimals(option: str, text: str) -> list[float]:
+def parse_decimals(option: str, text: str) -> list[float]:
     """Parse an option with numbers such as 0.5,1.  Raises UsageError if malformed."""
     try:
         return [float(part) for part in text.split(",")]
@@ -108,7 +108,7 @@ Processes = Annotated[
 ]
 
 
-def in_processes(nproc: int) -> bool:
+def run_in_processes(nproc: int) -> bool:
     """Run the command in `nproc` processes unless this process is a rank; return whether the command was run.
 
     Raises UsageError if torchrun has started another number of processes, and PeerLostError as `launch`.
@@ -116,15 +116,15 @@ def in_processes(nproc: int) -> bool:
     from attnkit.distributed import group
 
     if group.is_distributed():
-        if nproc not in (1, count := group.world_size()):
-            raise UsageError(f"--nproc {nproc}: {count} processes were started; leave it out")
+        if nproc not in (1, group.world_size()):
+            raise UsageError(f"--nproc {nproc}: {group.world_size()} processes were started; leave it out")
         return False
     if nproc == 1:
         return False
     from attnkit.cli import console
     from attnkit.distributed.launch import launch
 
-    if code := launch(console.words(), nproc):
+    if code := launch(console.arguments(), nproc):
         raise typer.Exit(code)
     return True
 
@@ -196,7 +196,7 @@ Seed = Annotated[int | None, Option(metavar="N", help="Seed for sampling.")]
 MaxLength = Annotated[int | None, Option(metavar="N", help="Maximum output length in tokens.")]
 
 
-def lengths(text: str | None) -> list[int] | None:
+def parse_lengths(text: str | None) -> list[int] | None:
     """Parse --lengths: 128,500, or 128..1024, which doubles.  Raises UsageError if malformed."""
     if text is None:
         return None
@@ -215,6 +215,13 @@ def lengths(text: str | None) -> list[int] | None:
             found.append(number)
             number *= 2
     return found
+
+
+def plugin_arguments() -> list[str]:
+    """Return the arguments --plugin FILE of the loaded plug-ins."""
+    from attnkit import mechanisms
+
+    return [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
 
 
 def check_options(recipe: "Recipe", role: str, options: Mapping[str, Any]) -> None:

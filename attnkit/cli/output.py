@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnkit.show.figure import Picture
     from attnkit.show.table import Table
 
-IN_PIPES = 10_000
+PIPE_WIDTH = 10_000
 """Width of tables in a pipe or a file, which keeps a record on one line; the variable COLUMNS overrides it."""
 PICTURES = (".png", ".svg", ".pdf")  # suffixes of files that matplotlib draws
 
@@ -45,13 +45,13 @@ def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> N
         require(suffix[1:], option)
 
 
-def save(path: Path, content: str | bytes, what: str = "") -> None:
-    """Write a file, completely or not at all, and report it."""
+def save(path: Path, content: str | bytes, note: str = "") -> None:
+    """Write a file, completely or not at all, and report its path and the note."""
     from attnkit.storage.files import write_output
 
     refuse_part_of_run(path)
     write_output(path, content)
-    console.say(f"wrote {path}{what}")
+    console.say(f"wrote {path}{note}")
 
 
 def save_picture(path: Path, picture: "Picture") -> None:
@@ -78,7 +78,7 @@ def show(content: "RenderableType") -> None:
         screen.print(content)
         return
     if not os.environ.get("COLUMNS"):
-        screen.width = IN_PIPES
+        screen.width = PIPE_WIDTH
     with screen.capture() as drawn:
         screen.print(content)
     console.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
@@ -90,7 +90,7 @@ def check_columns(columns: str | None, format: str) -> None:
         raise UsageError("--columns is for tables; --format json has everything: leave one out")
 
 
-def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
+def choose_columns(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
     """Return the tables that have any of the columns of --columns (titles or metrics), with these columns only.
 
     Raises UsageError if no table has a column.
@@ -107,13 +107,12 @@ def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
     if parts := [title for name in ROUGE for title in titles.get(name.casefold(), ())]:
         titles.setdefault("rouge", parts)
         known.append("rouge")
-    asked = ["-".join(name.split()).casefold() for name in columns.split(",")]
-    for name in asked:
+    names = ["-".join(name.split()).casefold() for name in columns.split(",")]
+    for name in names:
         if name not in titles:
             raise UsageError(f"--columns {quoted(name)}: {hint(name, known)}")
-    wanted = list(dict.fromkeys(title for name in asked for title in titles[name]))
-    having = [one for one in tables if {*wanted} & {*map(str.casefold, one.names())}]
-    return [table.choose(wanted) for table in having]
+    chosen = list(dict.fromkeys(title for name in names for title in titles[name]))
+    return [table.choose(chosen) for table in tables if {*chosen} & {*map(str.casefold, table.names())}]
 
 
 def write_tables(tables: Sequence["Table"], format: str) -> None:
@@ -126,8 +125,8 @@ def write_tables(tables: Sequence["Table"], format: str) -> None:
         "csv": table_formats.csv_text,
         "json": table_formats.json_text,
     }
-    for place, table in enumerate(tables):
-        if place and format != "csv":
+    for i, table in enumerate(tables):
+        if i and format != "csv":
             console.write("\n")
         if format == "table":
             show(table)

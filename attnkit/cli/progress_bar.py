@@ -22,15 +22,15 @@ def say_loading(model: str) -> None:
     """Print that a model is being loaded, unless it is a run, which opens fast."""
     from attnkit.runs import is_run
 
-    there = Path(model).exists() or not model.startswith((".", "/", "~"))
-    if there and not is_run(model):
+    exists_or_hub_name = Path(model).exists() or not model.startswith((".", "/", "~"))
+    if exists_or_hub_name and not is_run(model):
         console.say(f"loading {model}")
 
 
 @contextmanager
 def progress_bar(unit: str) -> Iterator[Progress]:
     """Yield a callback that reports progress in units such as "heads"."""
-    if not console.terminal(sys.stderr):
+    if not console.is_terminal(sys.stderr):
         last = time.monotonic()
 
         def print_line(task: str, done: int, total: int) -> None:

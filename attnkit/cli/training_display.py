@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnkit.cli import console, output
+from attnkit.cli.options import plugin_arguments
 from attnkit.errors import AttnkitError, StoppedError, known_error
 from attnkit.show.training_board import Board, log_lines
 from attnkit.train import events
@@ -34,9 +35,9 @@ def live_board(board: Board) -> Iterator[Callable[[events.Event], None]]:
 
     def show(event: events.Event) -> None:
         board.update(event)
-        lasting = isinstance(event, events.NoteEvent) and not event.passing
+        is_note = isinstance(event, events.NoteEvent) and not event.passing
         failed = isinstance(event, events.FailedEvent)
-        if lasting or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent):
+        if is_note or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent):
             for line in log_lines(event):
                 screen.print(Text(line, "red" if failed else "dim"))
 
@@ -66,7 +67,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
     """
     from attnkit.train.signals import StopSignals
 
-    live = None if as_json or quiet or not console.terminal(sys.stderr) else live_board(board)
+    live = None if as_json or quiet or not console.is_terminal(sys.stderr) else live_board(board)
     scored: list[events.ScoredEvent] = []
     failed: list[str] = []
 
@@ -86,12 +87,12 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
 
     def notice(signal: str) -> None:
         """Report a signal; os.write, since the signal handler may have interrupted a write to a buffered stream."""
-        again = "; Ctrl-C again leaves at once" if signal == "SIGINT" else ""
+        message = f"{signal}: stopping" + ("; Ctrl-C again leaves at once" if signal == "SIGINT" else "")
         if live is not None:
-            board.message = f"{signal}: stopping{again}"  # the next refresh shows it
+            board.message = message  # the next refresh shows it
         else:
             with suppress(OSError):
-                os.write(2, f"{signal}: stopping{again}\n".encode())
+                os.write(2, f"{message}\n".encode())
 
     try:
         with StopSignals(notice) as stop, live or nullcontext(say_lines) as show:
@@ -104,18 +105,17 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
         known = known_error(error, spec.batch_tokens, spec.accumulate)
         if known is None:
             raise
-        raise _told(known, failed, len(board.runs)) from None
+        raise _with_advice(known, failed, len(board.runs)) from None
     finally:
         if scored and not as_json:
             _print_tables(scored[-1], quiet)
 
 
-def _told(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError:
+def _with_advice(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError:
     """Return an error of trainings with the command that resumes, or without reasons that were already printed."""
     if isinstance(error, StoppedError):
-        fresh = "--fresh" in console.words()
-        old = " (runs that it had not begun keep their old weights)" if fresh else ""
-        return StoppedError(f"{error}{old}: {console.again(without=['--fresh'])}")
+        note = " (runs that it had not begun keep their old weights)" if "--fresh" in console.arguments() else ""
+        return StoppedError(f"{error}{note}: {console.command_line(without=['--fresh'])}")
     if failed and all(name in str(error) for name in failed):  # the board or the lines show the reasons
         count = f"{len(failed)} of {runs} runs failed"
         return type(error)(f"{count}, for the reasons above: {', '.join(failed)}")
@@ -123,7 +123,6 @@ def _told(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError
 
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
-    """Print the comparison, after its warnings."""
     from attnkit.show.comparison_tables import tables, warning_lines
 
     result = scored.comparison
@@ -145,13 +144,9 @@ def use_command(recipe: "Recipe", folder: str) -> str:
 
 def contexts_command(folder: str) -> str:
     """Return a shell command that answers questions from contexts."""
-    files = ["--contexts", "passages.jsonl", "--prompts", "questions.txt"]
-    return command("nbce", folder, *files)
+    return command("nbce", folder, "--contexts", "passages.jsonl", "--prompts", "questions.txt")
 
 
 def command(*words: str) -> str:
     """Return a shell command of attnkit, with --plugin for the loaded plug-ins."""
-    from attnkit import mechanisms
-
-    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
-    return shlex.join(["attnkit", *words, *plugins])
+    return shlex.join(["attnkit", *words, *plugin_arguments()])

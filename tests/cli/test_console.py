@@ -138,7 +138,7 @@ def test_an_error_is_red_on_a_terminal_unless_colour_is_off(off: str, monkeypatc
 
 def test_the_command_that_runs_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     def say(words: list[str]) -> None:
-        console.write(console.again(without=["--fresh"]))
+        console.write(console.command_line(without=["--fresh"]))
 
     app = typer.Typer(add_completion=False)
     app.command()(say)

@@ -67,7 +67,7 @@ def test_help_fits_the_terminal(width: int, here: Caller, monkeypatch: pytest.Mo
         assert shown.isascii()
         assert "\x1b" not in shown
         lines = [line for line in shown.splitlines() if not line.startswith("    ")]
-        assert max(map(len, lines)) <= min(width, help.WIDEST)
+        assert max(map(len, lines)) <= min(width, help.MAX_WIDTH)
 
 
 def test_examples_stay_on_their_lines(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

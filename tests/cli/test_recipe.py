@@ -73,7 +73,7 @@ def test_show_of_a_variant_is_complete_and_can_be_loaded(run: Caller) -> None:
 def test_explain_gives_each_value_with_its_origin(run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     _, piped, _ = run("explain", "r.yaml", "train.steps=7", "--quick")
     assert ["train.clip", "1.0", "default"] in lines(piped)
-    monkeypatch.setattr("attnkit.cli.console.terminal", lambda _: True)
+    monkeypatch.setattr("attnkit.cli.console.is_terminal", lambda _: True)
     code, out, _ = run("explain", "r.yaml", "train.steps=7", "--quick")
     assert code == 0
     found = lines(out)

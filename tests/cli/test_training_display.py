@@ -149,7 +149,7 @@ def test_a_terminal_shows_a_board_that_stays(train: Caller) -> None:
 
 def test_a_dumb_terminal_gets_lines(train: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(console, "terminal", lambda stream: False)
+    monkeypatch.setattr(console, "is_terminal", lambda stream: False)
     assert train(terminal=terminal).code == 0
     assert "\x1b" not in terminal.getvalue()
     assert "vanilla seed 1: step 50/100" in terminal.getvalue()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from attnkit.cli.output import choose
+from attnkit.cli.output import choose_columns
 from attnkit.recipe.published import Published
 from attnkit.runs.json_files import StoredSearch
 from attnkit.scoring import Comparison, ScoreRow
@@ -333,7 +333,7 @@ def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
     table = Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),))
     text = table_formats.latex(table)
     assert "graphicx}; left out: c-d\n" in text
-    (chosen,) = choose([table], None)  # of a command that has --columns
+    (chosen,) = choose_columns([table], None)  # of a command that has --columns
     assert "left out: c-d (--columns NAME,... shows them)\n" in table_formats.latex(chosen)
     assert r"\label{tab:x-y-z}" in text
     assert r"1 & 2 \\" in text

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from attnkit.cli import console, options
 from attnkit.cli import output as results
@@ -72,23 +72,22 @@ def align(
 
     rule = alignment.LinkRule(method, THRESHOLD if method == "threshold" else 0.0)
     trained = Run.open(run)
-    heads = [one for one in alignment.heads(trained) if step in (None, one.step)]
+    heads = [candidate for candidate in alignment.heads(trained) if step in (None, candidate.step)]
     if layer is not None:
         heads = [alignment.Head(layer, head, step or "output")]
     elif gold is None:
-        usual = alignment.default_head(trained)
-        heads = [usual._replace(step=step or usual.step)]
+        default = alignment.default_head(trained)
+        heads = [default._replace(step=step or default.step)]
         console.say(f"{heads[0]}; --gold FILE scores all")
     if gold is not None and output is not None and len(heads) > 1:
         raise UsageError("--output takes one head: add --layer and --head")
     unknown = Counter[str]()
-    pairs: Iterable[Pair] = _watched(_pairs(source, target), trained.tokenizer(), unknown)
+    pairs: Iterable[Pair] = _count_unknown(_pairs(source, target), trained.tokenizer(), unknown)
     golds = [] if gold is None else _golds(gold, pairs := list(pairs))
-    how: Any = {"device": device, "warn": console.warn}
-    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, **how)
+    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, device=device, warn=console.warn)
     aligned = aligned if gold is None else list(aligned)
     if gold is None and format == "json":
-        document = heads[0]._asdict() | {"sentences": [sorted(one[heads[0]]) for one in aligned]}
+        document = heads[0]._asdict() | {"sentences": [sorted(links[heads[0]]) for links in aligned]}
         with destination(output) as write:
             write(json.dumps(document) + "\n")
     elif gold is None or output is not None:
@@ -102,7 +101,7 @@ def align(
         console.warn(note)
 
 
-def _watched(pairs: Iterable[Pair], tokenizer: "Tokenizer", unknown: Counter[str]) -> Iterator[Pair]:
+def _count_unknown(pairs: Iterable[Pair], tokenizer: "Tokenizer", unknown: Counter[str]) -> Iterator[Pair]:
     """Yield the pairs, and count in `unknown` the characters and words that the tokenizer does not know."""
     for pair in pairs:
         for vocabulary, text in zip(tokenizer, pair, strict=True):
@@ -135,7 +134,6 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
 
 
 def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
-    """Read the gold alignments of sentence pairs."""
     from attnkit.analysis.word_alignment import gold, words
 
     with open_lines(file) as stream:
@@ -155,23 +153,23 @@ def table(title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]",
     from attnkit.analysis.word_alignment import best
     from attnkit.show.table import Column, Table
 
-    first = best(scores)
-    fields = (
+    best_head = best(scores)
+    columns = (
         Column("layer", lambda it: it[0].layer, key=True),
         Column("head", lambda it: "mean" if it[0].head is None else it[0].head, key=True),
         Column("step", lambda it: it[0].step, align="left", key=True),
         Column("links", lambda it: it[1].predicted, "{:,}"),
         Column("precision", lambda it: it[1].precision, "{:.2f}"),
         Column("recall", lambda it: it[1].recall, "{:.2f}"),
-        Column("AER", lambda it: it[1].error, "{:.2f}", "aer", best=lambda it: it[0] == first),
+        Column("AER", lambda it: it[1].error, "{:.2f}", "aer", best=lambda it: it[0] == best_head),
     )
-    sure, possible = (sum(len(one[side]) for one in golds) for side in (0, 1))
-    least = f", weights of at least {rule.least:g}" if rule.least else ""
+    sure, possible = (sum(len(gold[i]) for gold in golds) for i in (0, 1))
+    minimum = f", weights of at least {rule.least:g}" if rule.least else ""
     notes = (
         "AER: alignment error rate (lower is better), Och and Ney 2003; percent",
         f"sentences: {len(golds)}; gold: {sure:,} sure links, {possible - sure:,} only possible",
-        f"links: {rule.method}{least}",
+        f"links: {rule.method}{minimum}",
         "step: output uses the weights of the step that predicts a target word, input those of "
         "the next step, which reads it",
     )
-    return Table.of(f"{title}: word alignment", scores.items(), fields, notes)
+    return Table.of(f"{title}: word alignment", scores.items(), columns, notes)

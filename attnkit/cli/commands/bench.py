@@ -79,19 +79,20 @@ def attention(
     from attnkit.show import bench_tables
 
     output.check_columns(columns, format)
-    output.choose(bench_tables.tables((), plan.Workload()), columns)  # reports an unknown column before measuring
+    output.choose_columns(bench_tables.tables((), plan.Workload()), columns)  # raises before measuring
     if not budget > 0:  # NaN as well
         raise UsageError(f"--budget {budget:g}: must be more than 0 seconds")
     if not words:
-        facts = {word: mechanisms.facts(word) for word in mechanisms.names()}
-        whole = [word for word in facts if not any(o.required for o in facts[word].options.values())]
-        words = plan.measurable(whole, causal)
+        specs = [mechanisms.facts(name) for name in mechanisms.names()]
+        without_required = [spec.word for spec in specs if not any(o.required for o in spec.options.values())]
+        words = plan.measurable(without_required, causal)
     candidates = [plan.candidate(word) for word in dict.fromkeys(words)]
-    able = plan.measurable([one.mechanism for one in candidates], causal)
-    if unable := [one.mechanism for one in candidates if one.mechanism not in able]:
+    names = [candidate.mechanism for candidate in candidates]
+    measurable = plan.measurable(names, causal)
+    if refused := [name for name in names if name not in measurable]:
         why = "cannot hide the future: leave out --causal" if causal else "needs --causal"
-        raise UsageError(f"{', '.join(unable)} {why}")
-    sweeps = plan.sweeps(candidates, options.lengths(lengths))
+        raise UsageError(f"{', '.join(refused)} {why}")
+    sweeps = plan.sweeps(candidates, options.parse_lengths(lengths))
     workload = plan.Workload(
         causal,
         layer,
@@ -112,8 +113,8 @@ def attention(
         if points and format == "json":
             output.write_json(bench_tables.record(points, workload))
         elif points:
-            shown = output.choose(bench_tables.tables(points, workload), columns)
-            output.write_tables(shown[:1] if format == "csv" else shown, format)
+            tables = output.choose_columns(bench_tables.tables(points, workload), columns)
+            output.write_tables(tables[:1] if format == "csv" else tables, format)
 
 
 @app.command("train")
@@ -143,21 +144,21 @@ def train(
 
     file = load(recipe, overrides or [], option_check=options.check_options)
     (name,) = file.chosen([variant] if variant else [next(iter(file.variants))])
-    title, chosen = " ".join([file.name, name, *(overrides or [])]), file.variants[name]
-    if chosen.model.count_based:
-        raise UsageError(f"{title}: {chosen.model.type} is counted, not trained")
+    title, config = " ".join([file.name, name, *(overrides or [])]), file.variants[name]
+    if config.model.count_based:
+        raise UsageError(f"{title}: {config.model.type} is counted, not trained")
     from attnkit.bench.training_speed import training_speed
     from attnkit.data.preparation import prepare
     from attnkit.device import pick_device
     from attnkit.experiment.cost import choose_precision
     from attnkit.show.bench_tables import training_table
 
-    place = pick_device(device)
-    prepared = prepare(chosen, data_dir=data_dir, offline=offline)
-    precision: str = chosen.train.precision
+    device = pick_device(device)
+    prepared = prepare(config, data_dir=data_dir, offline=offline)
+    precision: str = config.train.precision
     if precision == "auto":
-        precision, _ = choose_precision(chosen, prepared, place)
-    speed = training_speed(chosen, prepared, precision, place, updates, profile, console.say)
+        precision, _ = choose_precision(config, prepared, device)
+    speed = training_speed(config, prepared, precision, device, updates, profile, console.say)
     _print(title, speed, training_table(title, speed), format, profile)
 
 

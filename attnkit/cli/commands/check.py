@@ -40,10 +40,10 @@ def check(
     from attnkit.mechanisms import layer_schedule
 
     layers = range(len(layer_schedule(word, values)))
-    results = {role: _worst([_results(word, role, values, at) for at in layers]) for role in ROLES}
+    results = {role: _worst([_results(word, role, values, layer) for layer in layers]) for role in ROLES}
     title = " ".join([word, *(options or ())])
     output.write_tables([table(title, results)], format)
-    broken = [(role, result) for role, of_role in results.items() for result in of_role if result.state == "broken"]
+    broken = [(role, result) for role in results for result in results[role] if result.state == "broken"]
     for role, result in broken:
         console.say(f"broken, {role}: {result.contract.name}: {result.text}")
     # if the mechanism raised an error, nothing was measured, and the error needs no advice
@@ -70,10 +70,10 @@ def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
         return layers[0]
     order, worst = ("not applicable", "kept", "broken"), []
     for results in zip(*layers, strict=True):
-        states = [(order.index(one.state), one.measured or 0.0) for one in results]
-        at = states.index(max(states))
-        named = f"layer {at}: " * (results[at].state == "broken")
-        worst.append(results[at]._replace(text=named + results[at].text))
+        states = [(order.index(result.state), result.measured or 0.0) for result in results]
+        layer = states.index(max(states))
+        prefix = f"layer {layer}: " if results[layer].state == "broken" else ""
+        worst.append(results[layer]._replace(text=prefix + results[layer].text))
     return worst
 
 
@@ -81,10 +81,10 @@ def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
     """Return a table with one row per contract and one column per role."""
     from attnkit.show.table import Cell, Column, Table
 
-    def cell(role: "Role", found: "dict[Role, Result]") -> Cell:
-        result = found[role]
-        known = result.measured is not None and math.isfinite(result.measured)
-        error = result.measured if known else None
+    def cell(role: "Role", row: "dict[Role, Result]") -> Cell:
+        result = row[role]
+        finite = result.measured is not None and math.isfinite(result.measured)
+        error = result.measured if finite else None
         number = "" if error is None else f" {error:.0e}" if error else " 0"
         text = "-" if result.state == "not applicable" else f"{result.state}{number}"
         fields = {role: result.state, f"{role}_error": error, f"{role}_text": result.text or None}

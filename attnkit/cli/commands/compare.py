@@ -59,10 +59,10 @@ def compare(
         _runs(runs), split, metric, methods=method or (), data_dir=data_dir, offline=offline
     ).sorted(sort)
     if format == "jsonl":
-        for one in comparison.lines[:number]:
-            output.write_json(comparison.record(one), indent=None)
+        for line in comparison.lines[:number]:
+            output.write_json(comparison.record(line), indent=None)
         return
-    found = tables(comparison)
+    shown = tables(comparison)
     if format == "table":
         examples = example_tables(comparison, sort, number or EXAMPLES)
         if examples:
@@ -73,13 +73,12 @@ def compare(
                 f"{first} and {second} score alike on every line by {comparison.metric}: choose "
                 "another --metric, or --sort line"
             )
-        found = [*examples, *found]
+        shown = [*examples, *shown]
     if format == "json":
-        parts = [{"title": t.title, "rows": t.records(), "notes": t.notes} for t in found]
-        head = {"split": comparison.part.split, "metric": comparison.metric}
-        output.write_json(head | {"tables": parts})
+        records = [{"title": t.title, "rows": t.records(), "notes": t.notes} for t in shown]
+        output.write_json({"split": comparison.part.split, "metric": comparison.metric, "tables": records})
     else:
-        output.write_tables(found[:1] if format == "csv" else found, format)
+        output.write_tables(shown[:1] if format == "csv" else shown, format)
 
 
 def _runs(folders: list[Path]) -> "list[Run]":
@@ -91,14 +90,12 @@ def _runs(folders: list[Path]) -> "list[Run]":
 
     found: dict[Path, Run] = {}
     for folder in folders:
-        some = find_runs([folder], note=console.warn)
-        some.sort(key=lambda run: (run.name, run.variant != run.manifest.baseline))
-        for run in some:
+        runs = find_runs([folder], note=console.warn)
+        for run in sorted(runs, key=lambda run: (run.name, run.variant != run.manifest.baseline)):
             found.setdefault(run.path.resolve(), run)
-    seeds = Counter[tuple[str, str]]()
-    places = []
+    counts = Counter[tuple[str, str]]()
+    numbered = []
     for run in found.values():
-        places.append(seeds[run.name, run.variant])
-        seeds[run.name, run.variant] += 1
-    runs = sorted(zip(places, found.values(), strict=True), key=itemgetter(0))
-    return [run for _, run in runs]
+        numbered.append((counts[run.name, run.variant], run))
+        counts[run.name, run.variant] += 1
+    return [run for _, run in sorted(numbered, key=itemgetter(0))]

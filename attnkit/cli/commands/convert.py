@@ -65,25 +65,25 @@ def convert(
       attnkit convert RUN --attention '{encoder: local, decoder: local}'
       attnkit convert OWNER/MODEL --attention linear --text corpus.txt
     """
-    how: Any = {"transfer": transfer, "tune": tune, "out": out, "fresh": fresh, "device": device, "offline": offline}
-    given: Any = {"text": text, "test": test, "length": length}
-    named = (model / "config.json").is_file() or not model.exists()  # a folder, or of the hub
-    if not is_run(str(model)) and (text is not None or named):
-        plan = _of_pretrained(str(model), attention, overrides or [], {**how, **given})
-    elif any(one is not None for one in given.values()):
+    shared: Any = {"transfer": transfer, "tune": tune, "out": out}
+    shared |= {"fresh": fresh, "device": device, "offline": offline}
+    corpus: Any = {"text": text, "test": test, "length": length}
+    is_pretrained = (model / "config.json").is_file() or not model.exists()  # a folder, or a name of the hub
+    if not is_run(str(model)) and (text is not None or is_pretrained):
+        plan = _plan_pretrained(str(model), attention, overrides or [], {**shared, **corpus})
+    elif any(option is not None for option in corpus.values()):
         raise UsageError("--text, --test and --length are for Hugging Face models: a run has its corpus")
     else:
-        plan = _of_run(model, attention, overrides or [], {**how, "data_dir": data_dir})
-    if talks := not (as_json or quiet):
-        console.say(f"{model}: what it is converted to goes to {plan.place}")
+        plan = _plan_run(model, attention, overrides or [], {**shared, "data_dir": data_dir})
+    if verbose := not (as_json or quiet):
+        console.say(f"{model}: what it is converted to goes to {plan.folder}")
     from attnkit.cli.training_display import follow
     from attnkit.show.training_board import Board, BoardRun
 
     runs = tuple(BoardRun(stage, plan.seed) for stage in plan.settings.stages)
     board = Board(plan.settings.name, runs, busy=load_note)
-    convert = partial(plan.convert, plan.settings)
-    follow(board, convert, plan.train, as_json=as_json, quiet=quiet)
-    if talks:
+    follow(board, partial(plan.convert, plan.settings), plan.train, as_json=as_json, quiet=quiet)
+    if verbose:
         console.say("")
         console.say(f"use the converted model:  {plan.use}")
 
@@ -95,12 +95,13 @@ class PlannedConversion(NamedTuple):
     convert: Callable[..., object]
     train: "TrainConfig"
     seed: int
-    place: Path
+    folder: Path
+    """Folder of the converted runs or of the converted model."""
     use: str
     """Shell command that uses the last stage."""
 
 
-def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) -> PlannedConversion:
+def _plan_run(run: Path, attention: str, overrides: list[str], options: dict[str, Any]) -> PlannedConversion:
     """Plan the conversion of a run."""
     from attnkit.cli.training_display import use_command
     from attnkit.experiment import conversion
@@ -108,24 +109,23 @@ def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) ->
 
     trained = Run.open(run)
     trained.require_weights()
-    recipe = conversion.converted_recipe(trained, attention, how["tune"], words, check_options)
-    settings = conversion.ConversionSettings(run=trained, recipe=recipe, **how)
-    last = run_path(settings.out, settings.name, settings.stages[-1], trained.seed)
-    use = use_command(recipe, str(last))
-    place = settings.out / settings.name
-    return PlannedConversion(settings, conversion.convert, recipe.train, trained.seed, place, use)
+    recipe = conversion.converted_recipe(trained, attention, options["tune"], overrides, check_options)
+    settings = conversion.ConversionSettings(run=trained, recipe=recipe, **options)
+    use = use_command(recipe, str(run_path(settings.out, settings.name, settings.stages[-1], trained.seed)))
+    folder = settings.out / settings.name
+    return PlannedConversion(settings, conversion.convert, recipe.train, trained.seed, folder, use)
 
 
-def _of_pretrained(name: str, attention: str, words: list[str], how: dict[str, Any]) -> PlannedConversion:
+def _plan_pretrained(name: str, attention: str, overrides: list[str], options: dict[str, Any]) -> PlannedConversion:
     """Plan the conversion of a Hugging Face model."""
     from attnkit.cli.training_display import contexts_command
     from attnkit.experiment import pretrained_conversion as conversion
 
-    if how["text"] is None:
-        kind = UsageError if Path(name).exists() else MissingInputError
-        raise kind(f"{name}: no run is here; a Hugging Face model needs --text FILE to learn from")
-    recipe = conversion.recipe_of(attention, words)
-    how["length"] = how["length"] or 256
-    settings = conversion.PretrainedSettings(model=name, recipe=recipe, **how)
-    use, place, seed = contexts_command(str(settings.folder)), settings.folder, conversion.SEED
-    return PlannedConversion(settings, conversion.convert, recipe.train, seed, place, use)
+    if options["text"] is None:
+        error_class = UsageError if Path(name).exists() else MissingInputError
+        raise error_class(f"{name}: no run is here; a Hugging Face model needs --text FILE to learn from")
+    recipe = conversion.recipe_of(attention, overrides)
+    options["length"] = options["length"] or 256
+    settings = conversion.PretrainedSettings(model=name, recipe=recipe, **options)
+    use, seed = contexts_command(str(settings.folder)), conversion.SEED
+    return PlannedConversion(settings, conversion.convert, recipe.train, seed, settings.folder, use)

@@ -36,16 +36,16 @@ def demo(
 
     if out.exists() and not out.is_dir():
         raise OutputPathError(f"--out {out}: is a file; name a folder")
-    found = capture(Run.open(DEMO), text, reference=True)
-    assert found.reference is not None
+    captured = capture(Run.open(DEMO), text, reference=True)
+    reference, captured = captured.reference, replace(captured, reference=None)
+    assert reference is not None
     make_folder(out)
-    console.write(f"{found.output}\n")
-    again = shlex.join(["attnkit", "visualize-attn", DEMO, text])
-    alone = replace(found, reference=None)
-    output.save(out / MAPS, page([alone], command=again), ": what each head attends to")
-    pair = page([alone, found.reference], command=f"{again} --reference", kind="encoder")
-    output.save(out / COMPARISON, pair, ": beside plain softmax attention")
-    if note := found.facts.get("note"):
+    console.write(f"{captured.output}\n")
+    command = shlex.join(["attnkit", "visualize-attn", DEMO, text])
+    output.save(out / MAPS, page([captured], command=command), ": what each head attends to")
+    comparison = page([captured, reference], command=f"{command} --reference", kind="encoder")
+    output.save(out / COMPARISON, comparison, ": beside plain softmax attention")
+    if note := captured.facts.get("note"):
         console.warn(note)
     console.say(
         f"""

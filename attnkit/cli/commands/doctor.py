@@ -46,18 +46,19 @@ def doctor(
     from attnkit.show.table import Table
     from attnkit.storage.cache import cache_dir
 
-    named = os.environ.get("ATTNKIT_DATA")
-    kind = "terminal" if console.terminal(sys.stdout) else "no terminal (pipe or file)"
-    colour = "colour" if console.coloured(sys.stdout) else "no colour"
+    if data_dir is None and (named := os.environ.get("ATTNKIT_DATA")):
+        data_dir = Path(named)
+    kind = "terminal" if console.is_terminal(sys.stdout) else "no terminal (pipe or file)"
+    colour = "colour" if console.has_colour(sys.stdout) else "no colour"
     shell = Path(os.environ.get("SHELL", "")).name or "bash"
     rows = [
         ("attnkit", f"{attnkit.__version__}, {Path(attnkit.__file__).parent}"),
         ("Python", f"{platform.python_version()}, {sys.executable}"),
         *((name, _version(name, "attnkit")) for name in LIBRARIES),
         *_processor(device),
-        ("data (--data-dir)", _data(data_dir or (Path(named) if named else None))),
-        ("runs (--out)", _room(out)),
-        ("cache", _room(cache_dir())),
+        ("data (--data-dir)", _data(data_dir)),
+        ("runs (--out)", _folder_state(out)),
+        ("cache", _folder_state(cache_dir())),
         *(
             (f"attnkit[{extra}]", _version(package, f"'attnkit[{extra}]'", f"{package} "))
             for extra, package in EXTRAS.items()
@@ -68,9 +69,9 @@ def doctor(
     output.write_tables([Table.of_texts("", ("what", "found"), rows)], format)
 
 
-def _version(package: str, install: str, before: str = "") -> str:
+def _version(package: str, install: str, prefix: str = "") -> str:
     try:
-        return before + version(package)
+        return prefix + version(package)
     except PackageNotFoundError:
         return f"missing: pip install {install}"
 
@@ -82,13 +83,13 @@ def _processor(device: str) -> list[tuple[str, str]]:
     from attnkit.device import THREADS, load_warning, pick_device
 
     try:
-        place = f"{device}: {pick_device(device)}" if device == "auto" else pick_device(device)
+        device = f"{device}: {pick_device(device)}" if device == "auto" else pick_device(device)
     except AttnkitError as error:
-        place = str(error)
+        device = str(error)
     set_by = next((f" ({name}={os.environ[name]})" for name in THREADS if name in os.environ), "")
     return [
         ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
-        ("device", place),
+        ("device", device),
         ("threads", f"{torch.get_num_threads()}{set_by}"),
         ("load", load_warning() or "quiet"),
     ]
@@ -102,21 +103,21 @@ def _data(folder: Path | None) -> str:
         return "no folder: set ATTNKIT_DATA or --data-dir"
     if not os.path.isdir(folder):
         return f"{folder}: no such folder"
-    there, parts = list[str](), list[str]()
+    complete, partial = list[str](), list[str]()
     for card in map(corpus_cards.load, corpus_cards.names()):
-        found = [os.path.exists(folder / card.name / file.path) for file in card.files()]
-        if any(found):
-            (there if all(found) else parts).append(card.name)
-    text = f"{folder}: {', '.join(there) or 'no known corpus'}"
-    return f"{text}; in part: {', '.join(parts)}" if parts else text
+        exist = [os.path.exists(folder / card.name / file.path) for file in card.files()]
+        if any(exist):
+            (complete if all(exist) else partial).append(card.name)
+    text = f"{folder}: {', '.join(complete) or 'no known corpus'}"
+    return f"{text}; in part: {', '.join(partial)}" if partial else text
 
 
-def _room(folder: Path) -> str:
+def _folder_state(folder: Path) -> str:
     """Return a text about whether a folder is writable and the free space on its disk."""
     absolute = folder.absolute()
     existing = next(path for path in (absolute, *absolute.parents) if os.path.exists(path))
     free = shutil.disk_usage(existing).free
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     state = "writable" if writable else f"NOT writable ({existing})"
-    new = "" if existing == absolute else ", will be made"
-    return f"{folder}: {state}{new}, {free / 1e9:,.0f} GB free"
+    missing = "" if existing == absolute else ", will be made"
+    return f"{folder}: {state}{missing}, {free / 1e9:,.0f} GB free"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import typer
 
 from attnkit.cli import console, options, output
-from attnkit.cli.found_runs import QUESTIONS, Baselines, is_questions, question_recipe, runs_to_score, sort_words
+from attnkit.cli.found_runs import QUESTIONS, Baselines, is_questions, question_recipe, runs_to_score, split_overrides
 from attnkit.cli.options import argument, flag, value
 from attnkit.cli.progress_bar import progress_bar, say_loading
 from attnkit.errors import UsageError
@@ -19,14 +19,14 @@ from attnkit.text import hint, quoted
 if TYPE_CHECKING:
     from attnkit.scoring import Comparison, ScoreRow
 
-OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
+RUN_OPTIONS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that have no effect with --hyp."""
-OF_MODELS = ("dtype", "chat", "template")  # options that need --model
+MODEL_OPTIONS = ("dtype", "chat", "template")  # options that need --model
 
 
-def _listed(what: str) -> str:
+def _metric_list(kind: str) -> str:
     """Return the metrics that read outputs, contexts, labels or probabilities, separated by commas."""
-    return ", ".join(metrics_that_read(what))
+    return ", ".join(metrics_that_read(kind))
 
 
 class EvalRequest(NamedTuple):
@@ -47,7 +47,7 @@ def eval(
         "RECIPE|RUN|KEY=VALUE",
         "A recipe (its runs under --out), a folder of one or more runs, or with --model "
         "a file of questions. "
-        "search.KEY=VALUE sets the search, else the named recipe, else each run's own recipe.",
+        "search.KEY=VALUE sets the search, otherwise the named recipe, otherwise each run's own recipe.",
         default=None,
     ),
     *,
@@ -58,9 +58,8 @@ def eval(
     split: list[str] | None = value("S", "Split to score. [default: the recipe's]"),
     metrics: str | None = value(
         "M,...",
-        f"{_listed('outputs')}; rouge, the four ROUGE metrics; for a model "
-        f"{_listed('probabilities')}; "
-        f"for question answering {_listed('contexts')}; for classification {_listed('labels')}. "
+        f"{_metric_list('outputs')}; rouge, the four ROUGE metrics; for a model {_metric_list('probabilities')}; "
+        f"for question answering {_metric_list('contexts')}; for classification {_metric_list('labels')}. "
         "[default: the recipe's, or bleu]",
     ),
     tokenize: str | None = value(
@@ -111,12 +110,12 @@ def eval(
       attnkit eval questions.jsonl --model ./model contexts.beta=0,0.25,1 data.source=question
     """
     output.check_columns(columns, format)
-    if options.in_processes(nproc):
+    if options.run_in_processes(nproc):
         return
     changes = _changes(metrics, tokenize, words, vectors, lowercase)
     if not model:
-        _refuse(context, OF_MODELS, "needs --model NAME")
-    targets, overrides = sort_words(targets or [], data=bool(model))
+        _refuse(context, MODEL_OPTIONS, "needs --model NAME")
+    targets, overrides = split_overrides(targets or [], data=bool(model))
     request = EvalRequest(
         changes,
         [name for words in split or [] for name in words.split(",")],
@@ -128,24 +127,24 @@ def eval(
     )
     if hyp or ref:
         if not hyp or not ref:
-            have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
-            raise UsageError(f"{have} needs {lack} FILE as well")
+            given, missing = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
+            raise UsageError(f"{given} needs {missing} FILE as well")
         if targets:
-            where = "--hyp scores files only; put --hyp or --ref before each of them"
-            raise UsageError(f"{quoted(targets[0], 200)}: {where}")
-        _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
-        result = _files(hyp, ref, changes)
+            advice = "--hyp scores files only; put --hyp or --ref before each of them"
+            raise UsageError(f"{quoted(targets[0], 200)}: {advice}")
+        _refuse(context, RUN_OPTIONS, "is for trained runs; it does nothing with --hyp")
+        result = _score_files(hyp, ref, changes)
     elif model:
-        how = {
+        model_arguments = {
             "device": device,
             "dtype": dtype,
             "offline": offline,
             "chat": chat,
             "template": template.replace("\\n", "\n"),
         }
-        result = _models(targets, model, how, request)
+        result = _score_models(targets, model, model_arguments, request)
     else:
-        result = _runs(targets, device, request)
+        result = _score_runs(targets, device, request)
     _print(result, format, columns, notes)
 
 
@@ -155,16 +154,15 @@ def _changes(
     """Return the keys of a recipe's eval section that the options set."""
     from attnkit.scoring import TOKENIZERS, expand
 
-    named = None if metrics is None else expand([name.strip() for name in metrics.split(",")])
-    cutters = None
+    tokenizers = None
     if tokenize is not None:
         names = tuple(dict.fromkeys(name.strip() for name in tokenize.split(",")))
-        if wrong := [name for name in names if name not in TOKENIZERS]:
-            raise UsageError(f"--tokenize {quoted(wrong[0])}: {hint(wrong[0], TOKENIZERS)}")
-        cutters = names if len(names) > 1 else names[0]
+        if unknown := [name for name in names if name not in TOKENIZERS]:
+            raise UsageError(f"--tokenize {quoted(unknown[0])}: {hint(unknown[0], TOKENIZERS)}")
+        tokenizers = names if len(names) > 1 else names[0]
     changes = {
-        "metrics": named,
-        "tokenize": cutters,
+        "metrics": None if metrics is None else expand([name.strip() for name in metrics.split(",")]),
+        "tokenize": tokenizers,
         "words": words,
         "vectors": vectors and str(vectors),
         "lowercase": lowercase or None,
@@ -180,35 +178,37 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
-def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> "Comparison":
+def _score_files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> "Comparison":
     """Score --hyp files; the first file is the baseline."""
     from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED, side_by_side
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
-    if of_models := {*settings.metrics} & {*TEACHER_FORCED, *CONTEXT, *LABELS}:
-        raise UsageError(f"--metrics {min(of_models)} needs a trained run, not files of text")
+    if unavailable := {*settings.metrics} & {*TEACHER_FORCED, *CONTEXT, *LABELS}:
+        raise UsageError(f"--metrics {min(unavailable)} needs a trained run, not files of text")
     rows = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
     return side_by_side(rows, {None: rows[0].variant}, settings)
 
 
 def _baseline(
-    name: str | None, usual: Baselines, names: Sequence[str], methods: Sequence[str]
+    name: str | None, defaults: Baselines, names: Sequence[str], methods: Sequence[str]
 ) -> tuple[Baselines, str | None]:
     """Return the baseline of each recipe, and the method if --baseline names a method, otherwise None."""
     if name is None:
-        return usual, None
-    for one in (name, Path(name).as_posix()):
-        if one in names:
-            return dict.fromkeys(usual, one), None
+        return defaults, None
+    for baseline in (name, Path(name).as_posix()):
+        if baseline in names:
+            return dict.fromkeys(defaults, baseline), None
     if name in methods:
-        return usual, name
+        return defaults, name
     raise UsageError(f"--baseline {quoted(name)}: {hint(name, [*names, *methods])}")
 
 
-def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest) -> "Comparison":
-    """Score the answers of models to the questions of a recipe; `how` are the arguments of `open_model`."""
+def _score_models(
+    targets: Sequence[str], models: Sequence[str], model_arguments: dict[str, Any], request: EvalRequest
+) -> "Comparison":
+    """Score the answers of models, opened with `model_arguments`, to the questions of a recipe."""
     name, recipe = question_recipe(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
     from attnkit.data.corpus import Corpus
@@ -221,35 +221,34 @@ def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], 
 
     corpus, spec = Corpus.open(recipe.data, QUESTIONS, **request.corpus), recipe.contexts
     splits = request.splits or settings.splits
-    given = any(word.startswith("contexts.methods=") for word in request.overrides)
+    methods_given = any(word.startswith("contexts.methods=") for word in request.overrides)
     methods = [label for word in spec.methods for label, _ in question_sets.sweep(word, spec)]
     baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
 
     rows: list[ScoreRow] = []
     mixed = not all(map(is_run, models))
     for model in models:
-        limit, opening = None, how
+        limit, arguments = None, model_arguments
         if is_run(model):
             limit = Run.open(model).recipe.data.max_length
             if mixed:  # these options are meant for the Hugging Face models only
-                opening = how | {"dtype": "float32", "chat": False, "template": ""}
-        template = opening["template"] or CHAT_TEMPLATE * opening["chat"]
-        reading = StoredContexts(chat=opening["chat"], template=template)
+                arguments = model_arguments | {"dtype": "float32", "chat": False, "template": ""}
+        template = arguments["template"] or CHAT_TEMPLATE * arguments["chat"]
+        stored = StoredContexts(chat=arguments["chat"], template=template)
         say_loading(model)
-        reader = open_model(model, **opening)
-        if is_questions(targets[0]) and not given:
-            able = tuple(one for one in spec.methods if not refusal(reader, one))
-            spec = spec.model_copy(update={"methods": able})
-        asked = question_sets.EvaluatedModel.of_reader(reader, model, name, request.out, limit, reading)
+        reader = open_model(model, **arguments)
+        if is_questions(targets[0]) and not methods_given:
+            supported = tuple(word for word in spec.methods if not refusal(reader, word))
+            spec = spec.model_copy(update={"methods": supported})
+        evaluated = question_sets.EvaluatedModel.of_reader(reader, model, name, request.out, limit, stored)
         with progress_bar("sentences decoded") as progress:
             rows += question_sets.evaluate_model(
-                asked, corpus, splits, settings, spec, recipe.search, force=request.fresh, progress=progress
+                evaluated, corpus, splits, settings, spec, recipe.search, force=request.fresh, progress=progress
             )
     return side_by_side(rows, baselines, settings, method=method)
 
 
-def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Comparison":
-    """Decode and score the finished runs that the command line names."""
+def _score_runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Comparison":
     from attnkit.nbce.question_sets import evaluate_run
     from attnkit.runs import one_task
     from attnkit.scoring import side_by_side
@@ -259,26 +258,25 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Compari
     if files := [target for target in targets if is_questions(target)]:
         raise UsageError(f"{files[0]}: a file of questions needs --model NAME, who answers them")
     found = runs_to_score(targets, request.overrides, request.out)
-    one_task((one.run for one in found.runs), "score each task by itself")
-    asked = [one.recipe for one in found.runs if one.run.recipe.task == QUESTIONS]
-    methods = dict.fromkeys(method for recipe in asked for method in recipe.contexts.methods)
-    names = dict.fromkeys(one.run.variant for one in found.runs)
-    names |= dict.fromkeys(one.run.path.as_posix() for one in found.runs)
+    runs = [item.run for item in found.runs]
+    one_task(runs, "score each task by itself")
+    recipes = [item.recipe for item in found.runs if item.run.recipe.task == QUESTIONS]
+    methods = dict.fromkeys(method for recipe in recipes for method in recipe.contexts.methods)
+    names = dict.fromkeys([*(run.variant for run in runs), *(run.path.as_posix() for run in runs)])
     baselines, method = _baseline(request.baseline, found.baselines, [*names], [*methods])
     rows: list[ScoreRow] = []
-    how = {"force": request.fresh, "device": device, **request.corpus}
+    options = {"force": request.fresh, "device": device, **request.corpus}
     with progress_bar("sentences decoded") as progress:
         for run, recipe, search_from in found.runs:
             settings = recipe.eval.model_copy(update=request.changes)
             recipe = recipe.model_copy(update={"eval": settings})
-            scored = evaluate_run(run, recipe, request.splits, progress=progress, **how)
+            scored = evaluate_run(run, recipe, request.splits, progress=progress, **options)
             rows += [replace(row, search_from=search_from) for row in scored]
     settings = found.runs[0].recipe.eval.model_copy(update=request.changes)
     return side_by_side(rows, baselines, settings, method=method, published=found.published)
 
 
 def _print(result: "Comparison", format: str, columns: str | None, notes: str | None) -> None:
-    """Print the warnings to standard error and the comparison to standard output."""
     from attnkit.show.comparison_tables import comparison_table, tables, warning_lines
 
     for text in warning_lines(result):
@@ -287,9 +285,8 @@ def _print(result: "Comparison", format: str, columns: str | None, notes: str | 
         output.write_json(result.json())
         return
     if format == "csv":  # one table with a column per metric, for programs
-        found = [comparison_table(result)]
+        shown = [comparison_table(result)]
     else:
-        found = tables(result, by_split=format == "table")
-    how = notes or ("short" if format == "latex" else "full")
-    chosen = output.choose(found, columns)
-    output.write_tables([table.with_notes(how) for table in chosen], format)
+        shown = tables(result, by_split=format == "table")
+    notes = notes or ("short" if format == "latex" else "full")
+    output.write_tables([table.with_notes(notes) for table in output.choose_columns(shown, columns)], format)

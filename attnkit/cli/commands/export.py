@@ -49,6 +49,6 @@ def export(
     exporting.check(to, folder)
     console.say(f"{run}: exporting, then comparing answers")
     checks = exporting.export(trained, to, folder, quantization, data_dir, offline)
-    rows = [found[:3] for found in checks]
+    rows = [check[:3] for check in checks]
     output.write_tables([Table.of_texts("", ("check", "found", "needed"), rows)], "table")
     console.say(f"wrote {folder}; README.md says how to use it")

@@ -72,7 +72,7 @@ def generate(
       attnkit generate RUN input.txt --sample --top-p 0.9 --seed 7 --n-best 3 --scores
       attnkit generate RUN input.txt --engine ctranslate2
     """
-    if options.in_processes(nproc):
+    if options.run_in_processes(nproc):
         return
     if scores and as_json:
         raise UsageError("--json already includes the scores: leave --scores out")
@@ -83,48 +83,48 @@ def generate(
     if not recipe.writes:
         what = "marked positions" if recipe.task == "tagging" else "masked tokens"
         raise UsageError(f"{run}: its model predicts {what}, it writes no text")
-    sampling = {"top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed}
-    lengths = {"max_length": max_length, "min_length": min_length, "length_penalty": length_penalty}
-    kept = {"n_best": n_best, "no_repeat_ngram": no_repeat_ngram}
-    given = {"beam": beam, "batch_tokens": batch_tokens, **sampling, **lengths, **kept}
+    settings: dict[str, Any] = {"beam": beam, "batch_tokens": batch_tokens}
+    settings |= {"top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed}
+    settings |= {"max_length": max_length, "min_length": min_length, "length_penalty": length_penalty}
+    settings |= {"n_best": n_best, "no_repeat_ngram": no_repeat_ngram}
     labels = recipe.data.labels if recipe.task == "classification" else ()
     if labels:
-        given = _label_options(given | {"sample": sample or None}, run, len(labels))
-    spec = search_settings(recipe.search, given, sample)
+        settings = _classifier_settings(settings | {"sample": sample or None}, run, len(labels))
+    spec = search_settings(recipe.search, settings, sample)
     if engine == "ctranslate2":
         _check_engine(recipe, spec, precision, nproc)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, answer_lines
 
-    counts, place = LineCounts(rare=Counter()), pick_device(device)
+    counts, device = LineCounts(rare=Counter()), pick_device(device)
     with open_lines(input if group.is_main_process() else os.devnull) as lines:
         typed = group.broadcast_object(input == "-" and sys.stdin.isatty())
-        if typed and console.terminal(sys.stderr):
+        if typed and console.is_terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         size = block or (1 if typed else BLOCK)
         if engine == "auto":
-            alone = size == 1 and place == "cpu" and nproc == 1 and precision == "fp32"
-            text_alone = spec.n_best == 1 and not scores and not as_json
-            differs = spec.min_length or spec.no_repeat_ngram or _lacks(recipe, spec)
-            able = not differs and find_spec("ctranslate2") is not None
-            engine = "auto" if alone and text_alone and able else "attnkit"
-        model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
-        found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
+            line_by_line = size == 1 and device == "cpu" and nproc == 1 and precision == "fp32"
+            text_only = spec.n_best == 1 and not scores and not as_json
+            differs = spec.min_length or spec.no_repeat_ngram or _unsupported(recipe, spec)
+            usable = not differs and find_spec("ctranslate2") is not None
+            engine = "auto" if line_by_line and text_only and usable else "attnkit"
+        model, tokenizer = _open_model(trained, engine, device, precision), trained.tokenizer()
+        results = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
         # rank 0 writes; the standard output of other ranks is discarded
         with destination(output if group.is_main_process() else None) as write:
-            for line, outputs in enumerate(found, 1):
+            for line, outputs in enumerate(results, 1):
                 ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)
-                write("".join(_shown(line, *one, scores, as_json) for one in ranked))
+                write("".join(_format(line, rank, *result, scores, as_json) for rank, result in ranked))
     _warn(counts, recipe.data.max_length - 1)
 
 
-def _warn(counts: "LineCounts", longest: int) -> None:
+def _warn(counts: "LineCounts", max_tokens: int) -> None:
     """Warn of truncated lines and outputs, and of unknown and rare words."""
     from attnkit.data.rare_words import unlike_note
     from attnkit.data.tokenizer import unknown_note
 
     for count, what in (
-        (counts.truncated, f"input lines cut to {longest} tokens"),
+        (counts.truncated, f"input lines cut to {max_tokens} tokens"),
         (counts.unfinished, "outputs cut at the maximum length"),
     ):
         if count:
@@ -142,8 +142,8 @@ def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc:
         raise UsageError("--nproc is for --engine attnkit; leave one of them out")
     if precision != "fp32":
         raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
-    if lacks := _lacks(recipe, spec):
-        raise UsageError(f"--engine ctranslate2 does not have {lacks}; leave --engine out")
+    if feature := _unsupported(recipe, spec):
+        raise UsageError(f"--engine ctranslate2 does not have {feature}; leave --engine out")
     check("ctranslate2")
     if spec.min_length or spec.no_repeat_ngram:
         console.warn(
@@ -152,20 +152,18 @@ def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc:
         )
 
 
-def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
+def _unsupported(recipe: "Recipe", spec: "SearchConfig") -> str:
     """Return a feature of the recipe or the search that CTranslate2 does not support, or ""."""
     from attnkit.recipe.export_rules import export_issue
 
-    return export_issue(recipe, "ctranslate2") or (
-        "task: classification"
-        if recipe.task == "classification"
-        else "sampling with the seeds of attnkit"
-        if spec.method == "sample"
-        else ""
-    )
+    if issue := export_issue(recipe, "ctranslate2"):
+        return issue
+    if recipe.task == "classification":
+        return "task: classification"
+    return "sampling with the seeds of attnkit" if spec.method == "sample" else ""
 
 
-def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
+def _open_model(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
     from attnkit.memory import keep_freed_memory
     from attnkit.models.precision import lower_precision
 
@@ -185,21 +183,18 @@ def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | En
     return model
 
 
-def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
+def _classifier_settings(settings: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
     """Return the only search option of a classifier, `batch_tokens`.  Raises UsageError for search options."""
-    if given := [
-        name for name, value in options.items() if value is not None and name not in ("n_best", "batch_tokens")
-    ]:
-        word = given[0].replace("_", "-")
-        raise UsageError(f"--{word} does nothing here: {run} classifies and writes no text")
-    if not 1 <= (options["n_best"] or 1) <= labels:
-        raise UsageError(f"--n-best {options['n_best']}: from 1 to {labels}, the number of labels")
-    return {"batch_tokens": options["batch_tokens"]}
+    for name, setting in settings.items():
+        if setting is not None and name not in ("n_best", "batch_tokens"):
+            raise UsageError(f"--{name.replace('_', '-')} does nothing here: {run} classifies and writes no text")
+    if not 1 <= (settings["n_best"] or 1) <= labels:
+        raise UsageError(f"--n-best {settings['n_best']}: from 1 to {labels}, the number of labels")
+    return {"batch_tokens": settings["batch_tokens"]}
 
 
-def _shown(line: int, rank: int, output: tuple[str, float], scores: bool, as_json: bool) -> str:
+def _format(line: int, rank: int, text: str, score: float, scores: bool, as_json: bool) -> str:
     """Return a line to print for an output; in JSON, the score of an impossible output is null."""
-    text, score = output
     if as_json:
         fields = {"line": line, "rank": rank, "score": finite(score), "text": text}
         return json.dumps(fields, ensure_ascii=False) + "\n"

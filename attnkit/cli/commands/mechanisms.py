@@ -37,45 +37,45 @@ def mechanisms(
       attnkit mechanisms performer
       attnkit mechanisms my-own --plugin my_own.py
     """
-    from attnkit import mechanisms as known
+    from attnkit.mechanisms import facts, faults, names
 
-    for text in known.faults().values():
-        console.warn(text)
+    for fault in faults().values():
+        console.warn(fault)
     if word is None:
         notes = (NOTE, HINT) if format == "table" else (NOTE,)
-        listed = table([known.facts(name) for name in known.names()], notes)
-        output.write_tables(output.choose([listed], columns), format)
+        listed = table([facts(name) for name in names()], notes)
+        output.write_tables(output.choose_columns([listed], columns), format)
     elif columns is not None:
         raise UsageError("--columns is for the list; leave it out, or WORD")
     elif format == "table":
-        output.show(explained(known.facts(word)))
+        output.show(explanation(facts(word)))
     else:
         raise UsageError(f"--format {format} is for the list; leave it out, or WORD")
 
 
-def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
+def table(specs: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
     """Return a table with one row per mechanism; on a narrow screen, columns with a priority are left out."""
     from attnkit.show.table import Column, Table
 
-    def yes(which: str) -> "Callable[[MechanismSpec], str]":
-        return lambda one: "yes" if getattr(one, which) else "no"
+    def yes_or_no(attribute: str) -> "Callable[[MechanismSpec], str]":
+        return lambda spec: "yes" if getattr(spec, attribute) else "no"
 
     def short(source: str) -> str:
         return source.partition(', "')[0].partition(";")[0]
 
     values: list[tuple[str, Callable[[MechanismSpec], str], int]] = [
-        ("mechanism", lambda one: one.word, 0),
-        ("title", lambda one: one.title, 1),
-        ("formula", lambda one: one.formula, 5),
-        ("time", lambda one: one.cost, 0),
-        ("encoder", yes("encoder"), 0),
-        ("decoder", yes("causal"), 0),
-        ("cross", yes("cross"), 0),
-        ("decoding", lambda one: one.state if one.causal else "-", 4),
-        ("map", lambda one: one.map, 3),
-        ("source", lambda one: one.source, 2),
+        ("mechanism", lambda spec: spec.word, 0),
+        ("title", lambda spec: spec.title, 1),
+        ("formula", lambda spec: spec.formula, 5),
+        ("time", lambda spec: spec.cost, 0),
+        ("encoder", yes_or_no("encoder"), 0),
+        ("decoder", yes_or_no("causal"), 0),
+        ("cross", yes_or_no("cross"), 0),
+        ("decoding", lambda spec: spec.state if spec.causal else "-", 4),
+        ("map", lambda spec: spec.map, 3),
+        ("source", lambda spec: spec.source, 2),
     ]
-    fields = [
+    columns = [
         Column(
             name,
             value,
@@ -86,10 +86,10 @@ def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
         )
         for name, value, priority in values
     ]
-    return Table.of("", known, fields, notes)
+    return Table.of("", specs, columns, notes)
 
 
-def explained(facts: "MechanismSpec") -> "RenderableType":
+def explanation(facts: "MechanismSpec") -> "RenderableType":
     """Return the name, formula, docstring, properties and options of a mechanism."""
     from rich.console import Group
     from rich.text import Text
@@ -106,10 +106,9 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(f"{facts.formula}\n\n{paragraphs}\n")),
-        Table.of_texts("properties", ("property", ""), abilities(facts)),
+        Table.of_texts("properties", ("property", ""), properties(facts)),
     ]
-    shared = dict.fromkeys(LayerOptions._fields, "all")
-    shared |= dict.fromkeys(ScoreOptions._fields, "scored")
+    shared = dict.fromkeys(LayerOptions._fields, "all") | dict.fromkeys(ScoreOptions._fields, "scored")
     rows = [
         (
             name,
@@ -124,26 +123,26 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     return Group(*parts)
 
 
-def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
+def properties(facts: "MechanismSpec") -> list[tuple[str, str]]:
     """Return the properties of a mechanism as rows of two columns."""
     from attnkit.recipe.common_names import also_known_as
 
-    def able(yes: bool) -> str:
-        return "yes" if yes else f"no: {facts.why}" if facts.why else "no"
+    def yes_or_why(supported: bool) -> str:
+        return "yes" if supported else f"no: {facts.why}" if facts.why else "no"
 
     maps = {"exact": "the attention matrix itself", "effective": EFFECTIVE}
-    others, limited = also_known_as(facts.word), facts.limit == "max_length"
+    aliases = also_known_as(facts.word)
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time per head", facts.cost),
-        ("encoder", able(facts.encoder)),
-        ("decoder", able(facts.causal)),
-        ("cross-attention", able(facts.cross)),
+        ("encoder", yes_or_why(facts.encoder)),
+        ("decoder", yes_or_why(facts.causal)),
+        ("cross-attention", yes_or_why(facts.cross)),
         ("decoding", f"{facts.state} state" if facts.causal else "-"),
-        ("maximum length", "data.max_length" if limited else str(facts.limit or "none")),
+        ("maximum length", "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")),
         ("positions", ", ".join(("sinusoidal", "learned", "none", *facts.positions))),
         ("map", f"{facts.map} ({maps.get(facts.map, '')})"),
         ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),
         ("from", facts.origin),
-        *([("also known as", ", ".join(others))] if others else []),
+        *([("also known as", ", ".join(aliases))] if aliases else []),
     ]

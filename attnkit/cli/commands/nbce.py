@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
 MERGING = ("entropy", "mean", "max", "weighted")
-LONGEST = 100  # default maximum number of tokens in an answer, if they fit
+MAX_TOKENS = 100  # default maximum number of tokens in an answer, if they fit
 ALPHA = 0.5
 
 
@@ -69,7 +69,7 @@ def nbce(
     sample: options.Sample = False,
     temperature: float | None = value("T", "Sample at temperature T; 0 is greedy search."),
     seed: options.Seed = None,
-    max_length: int | None = value("N", f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"),
+    max_length: int | None = value("N", f"Maximum answer length in tokens. [default: {MAX_TOKENS}, or what fits]"),
     chat: options.Chat = False,
     template: options.Template = "",
     dtype: options.ModelType = "float32",
@@ -95,10 +95,10 @@ def nbce(
     spec = _search(sample, temperature, beam=beam, seed=seed, max_length=max_length)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     labels = _choices(choices)
-    searched = {"--beam": beam, "--max-length": max_length, "--temperature": temperature, "--sample": sample}
-    of_text = {**searched, "--trace": trace}
-    if wrong := [name for name, value in of_text.items() if value and labels]:
-        raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
+    for_text = {"--beam": beam, "--max-length": max_length, "--temperature": temperature, "--sample": sample}
+    for name, setting in (for_text | {"--trace": trace}).items():
+        if setting and labels:
+            raise UsageError(f"{name} does nothing with --choices: leave it out")
     if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
         raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
     if trace and pool not in MERGING:
@@ -108,38 +108,36 @@ def nbce(
     from attnkit.nbce.merge import Rule
 
     # check everything that needs no model before loading it
-    read = [one for path in find(context or ()) for one in from_file(path)]
+    read = [item for path in find(context or ()) for item in from_file(path)]
     read += [] if contexts is None else from_file(contexts, lines=True)
-    kept, notes = prepare(read, len)
+    prepared, notes = prepare(read, len)
     merging: Any = pool if pool in MERGING else "entropy"
-    shares = None if weights is None else tuple(options.decimals("--weights", weights))
-    rule = Rule(merging, beta, eta, top_p, shares)
-    rule.check(len(kept) if window is None or rule.weights is None else len(rule.weights))
-    how: dict[str, Any] = {"offline": offline, "chat": chat, "template": template}
-    how |= {"device": device, "dtype": dtype}
-    reader = _opened(model, methods, **how)
+    context_weights = None if weights is None else tuple(options.parse_decimals("--weights", weights))
+    rule = Rule(merging, beta, eta, top_p, context_weights)
+    rule.check(len(prepared) if window is None or rule.weights is None else len(rule.weights))
+    reader = _open_reader(model, methods, template, offline=offline, chat=chat, device=device, dtype=dtype)
     if window is not None:
-        kept, notes = prepare(read, lambda text: len(reader.encode(text)), window)
-        rule.check(len(kept))
+        prepared, notes = prepare(read, lambda text: len(reader.encode(text)), window)
+        rule.check(len(prepared))
     for note in notes:
         console.say(note)
-    texts = [*(one.text for one in kept), *questions]
-    if unread := unknown_note(reader.unknown(texts)):
-        console.warn(unread)
+    texts = [*(item.text for item in prepared), *questions]
+    if note := unknown_note(reader.unknown(texts)):
+        console.warn(note)
     request = nbce_output.NbceRequest(
-        reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json
+        reader, prepared, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json
     )
-    with open_lines("-") if piped else nullcontext() as more:
-        nbce_output.answer(request, questions, more)
+    with open_lines("-") if piped else nullcontext() as lines:
+        nbce_output.print_answers(request, questions, lines)
 
 
-def _opened(model: str, methods: Sequence[str], template: str, **how: Any) -> "ContextReader":
+def _open_reader(model: str, methods: Sequence[str], template: str, **settings: Any) -> "ContextReader":
     """Open the model, and check that it supports the methods."""
     from attnkit.nbce import open_model
     from attnkit.nbce.answer import check_method
 
     say_loading(model)
-    reader = open_model(model, template=template.replace("\\n", "\n"), **how)
+    reader = open_model(model, template=template.replace("\\n", "\n"), **settings)
     for method in methods:
         check_method(reader, method)
     return reader
@@ -151,8 +149,8 @@ def _search(sample: bool, temperature: float | None, **given: int | None) -> "Se
 
     if temperature == 0 and sample:
         raise UsageError("--temperature 0 is greedy: leave --sample out")
-    base, heat = SearchConfig(method="greedy", max_length=LONGEST), temperature or None
-    return search_settings(base, given | {"temperature": heat}, sample or heat is not None)
+    base, temperature = SearchConfig(method="greedy", max_length=MAX_TOKENS), temperature or None
+    return search_settings(base, given | {"temperature": temperature}, sample or temperature is not None)
 
 
 def _questions(texts: Sequence[str], file: str | None, piped: bool) -> list[str]:

@@ -50,15 +50,15 @@ def plot(
     if {*names} & {*VIEWS}:
         if len(names) > 1 or x is not None:
             raise UsageError(f"--y {y}: {' and '.join(VIEWS)} stand alone, without --x")
-        _view(names[0], folders, save)
+        _plot_view(names[0], folders, save)
         return
-    of_values = x is not None and "." in x
-    runs = find_runs(folders, unfinished=True, trials=of_values, note=console.warn)
-    drawn = learning_curves(runs, names, x, note=console.warn)
+    x_is_key = x is not None and "." in x
+    runs = find_runs(folders, unfinished=True, trials=x_is_key, note=console.warn)
+    curves = learning_curves(runs, names, x, note=console.warn)
     if save is None:
         from attnkit.show.curves_chart import CurvesChart
 
-        console.stdout().print(CurvesChart(drawn))
+        console.stdout().print(CurvesChart(curves))
         return
     from attnkit.show.curves_figure import picture
 
@@ -71,22 +71,21 @@ def plot(
         if not (0.5 <= width <= 100 and 0.5 <= height <= 100):
             raise UsageError(f"--size {quoted(size)}: must be two numbers of inches such as 3.3x2.4")
         inches = width, height
-    made = picture(drawn, save.suffix[1:].lower(), size=inches, font=font_size)
-    output.save_picture(save, made)
+    output.save_picture(save, picture(curves, save.suffix[1:].lower(), size=inches, font=font_size))
 
 
-def _view(name: str, folders: list[Path], save: Path | None) -> None:
+def _plot_view(name: str, folders: list[Path], save: Path | None) -> None:
     """Plot an overview of systems by tasks, or the differences from the baseline with intervals."""
     from attnkit.runs import find_runs
     from attnkit.runs.find import baselines
     from attnkit.scoring.overview import overview
-    from attnkit.show import overview as shown
+    from attnkit.show import overview as show
 
     runs = find_runs(folders, note=console.warn)
-    view, whole = overview(runs, baselines(runs)), name == "overview"
+    view, is_overview = overview(runs, baselines(runs)), name == "overview"
     if save is None:
-        table = (shown.overview_table if whole else shown.forest_table)(view)
+        table = (show.overview_table if is_overview else show.forest_table)(view)
         output.write_tables([table], "table")
     else:
-        draw = shown.overview_picture if whole else shown.forest_picture
-        output.save_picture(save, draw(view, save.suffix[1:].lower()))
+        picture = (show.overview_picture if is_overview else show.forest_picture)(view, save.suffix[1:].lower())
+        output.save_picture(save, picture)

@@ -33,9 +33,9 @@ app = typer.Typer(help="Study attention: which heads matter, noise, entropy, ran
 def _chosen(kind: list[str] | None, layer: list[str] | None, head: list[str] | None, device: str) -> dict[str, Any]:
     """Return the arguments of a study that select maps and the device."""
     return {
-        "kinds": [one for one in KINDS if one in kind] if kind else None,
-        "layers": options.numbers("--layer", layer),
-        "heads": options.numbers("--head", head),
+        "kinds": [name for name in KINDS if name in kind] if kind else None,
+        "layers": options.parse_numbers("--layer", layer),
+        "heads": options.parse_numbers("--head", head),
         "device": device,
     }
 
@@ -121,7 +121,7 @@ def noise(
       attnkit probe noise RUN
       attnkit probe noise RUN --by layer --kind encoder --metrics bleu --rows 200
     """
-    sigmas = sorted({*options.decimals("--sigma", sigma)})
+    sigmas = sorted({*options.parse_decimals("--sigma", sigma)})
     from attnkit.analysis.score_noise import check_sigmas, probe_noise
     from attnkit.runs import Run
 
@@ -170,11 +170,11 @@ def entropy(
     chosen, trained = _chosen(kind, layer, head, device), Run.open(run)
     read = _rows(trained, split, rows, data_dir, offline)
     with progress_bar("rows") as progress:
-        found = probe_entropy(trained, read, progress=progress, **chosen)
+        entropies = probe_entropy(trained, read, progress=progress, **chosen)
     title = f"{_title(trained)}: {split}, entropy of attention"
     from attnkit.show.probe_tables import entropy_table
 
-    output.write_tables([entropy_table(title, found)], format)
+    output.write_tables([entropy_table(title, entropies)], format)
 
 
 @app.command()
@@ -206,11 +206,11 @@ def rank(
     names = [run.variant for run in runs]
     if len(set(names)) < len(names):
         names = [_title(run) for run in runs]
-    found = []
+    ranks = []
     with progress_bar("rows") as progress:
         for name, run in zip(names, runs, strict=True):
             read = _rows(run, split, rows, data_dir, offline)
             layers = probe_rank(run, read, progress=partial(progress, name), **chosen)
-            found += [RankRow(name, one) for one in layers]
+            ranks += [RankRow(name, layer_rank) for layer_rank in layers]
     title = f"Rank of attention maps: {split}"
-    output.write_tables([rank_table(title, found)], format)
+    output.write_tables([rank_table(title, ranks)], format)

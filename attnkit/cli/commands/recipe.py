@@ -47,7 +47,7 @@ def list_recipes(
             duration = next(lines, "").removeprefix("# time:").partition(" on ")[0]  # without the machine
             recipes.append((load(path), duration.strip()))
         listed = recipe_tables.recipes(recipes)
-    output.write_tables(output.choose([listed], columns), format)
+    output.write_tables(output.choose_columns([listed], columns), format)
 
 
 @app.command("show")
@@ -98,23 +98,23 @@ def explain(
 
     file = load(recipe, overrides or (), option_check=check_options)
     names = file.chosen(variant)
-    tables = [recipe_tables.values(file, names, defaults=defaults or not console.terminal(sys.stdout))]
+    tables = [recipe_tables.values(file, names, defaults=defaults or not console.is_terminal(sys.stdout))]
     if format != "json":
         output.write_tables(tables, format)
     if not quick and (warning := load_warning()):
         console.warn(warning)
     costs: dict[str, Cost] = {}
-    auto = None
+    precision = None
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
         prepared = None if quick else _prepared(file, name, data_dir, not download)
-        costs[name] = cost = cost_of(file.variants[name], prepared, device, auto)
+        costs[name] = cost = cost_of(file.variants[name], prepared, device, precision)
         if cost.pace and file.variants[name].train.precision == "auto":
-            auto = cost.pace.precision  # as in training, the first variant's choice holds for all
+            precision = cost.pace.precision  # as in training, the first variant's choice holds for all
     tables.append(recipe_tables.costs(costs, file.variants))
     if format == "json":
-        parts = {one.title: {"rows": one.records(), "notes": one.notes} for one in tables}
-        output.write_json({"recipe": file.name, **parts})
+        records = {table.title: {"rows": table.records(), "notes": table.notes} for table in tables}
+        output.write_json({"recipe": file.name, **records})
     else:
         console.write("\n")
         output.write_tables(tables[1:], format)
@@ -138,8 +138,7 @@ def copy(
         target = target / source.name
     if os.path.lexists(target):
         raise OutputPathError(f"{target}: already exists; name another file, or move it away")
-    text = _moved(source, target)
-    write_output(target, text)
+    write_output(target, _with_moved_parent(source, target))
     console.say(f"wrote {target}; to train it: attnkit train {target}")
 
 
@@ -161,19 +160,20 @@ def _read(path: Path) -> str:
     return read_text(path)
 
 
-def _moved(source: Path, target: Path) -> str:
+def _with_moved_parent(source: Path, target: Path) -> str:
     """Return the text of a recipe for another folder, with `extends` changed so that it names the same recipe."""
     from attnkit.recipe import library, resolve
 
     text = _read(source)
-    value = r"""(?m)^extends:[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#]+)"""
-    if (found := re.search(value, text)) is None:
+    match = re.search(r"""(?m)^extends:[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#]+)""", text)
+    if match is None:
         return text
-    above = resolve(found[1].strip("\"'"), source.parent)
-    name = os.path.relpath(above, target.parent)
-    if above.is_relative_to(library()):
-        name = above.relative_to(library()).with_suffix("").as_posix()
-    return text[: found.start(1)] + json.dumps(name) + text[found.end(1) :]
+    parent = resolve(match[1].strip("\"'"), source.parent)
+    if parent.is_relative_to(library()):
+        name = parent.relative_to(library()).with_suffix("").as_posix()
+    else:
+        name = os.path.relpath(parent, target.parent)
+    return text[: match.start(1)] + json.dumps(name) + text[match.end(1) :]
 
 
 def _prepared(file: "RecipeFile", name: str, data_dir: Path | None, offline: bool) -> "PreparedData | None":

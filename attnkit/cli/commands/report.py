@@ -51,14 +51,14 @@ def report(
     from attnkit.show.report import markdown, page, report_of
     from attnkit.storage.files import make_folder, write_output
 
-    figures, command = PublishedFigures.of_runs(runs), console.again()
-    made = report_of(runs, baselines(runs), figures, command, console.warn, data_dir=data_dir, offline=offline)
+    figures, command = PublishedFigures.of_runs(runs), console.command_line()
+    content = report_of(runs, baselines(runs), figures, command, console.warn, data_dir=data_dir, offline=offline)
     if output.suffix.lower() in PAGES:
-        content = page(made)
-        files.save(output, content, f" ({len(content) / 1e6:.1f} MB)")
+        html = page(content)
+        files.save(output, html, f" ({len(html) / 1e6:.1f} MB)")
         return
     folder = output.with_name(f"{output.stem}-figures")
-    text, drawings = markdown(made, folder.name)
+    text, drawings = markdown(content, folder.name)
     make_folder(folder)
     try:
         for name, drawing in drawings.items():

@@ -26,9 +26,9 @@ class RunsGroup(Group):
     """Group in which `attnkit runs [DIR]` means `attnkit runs list [DIR]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        asked = asked or (ctx.resilient_parsing and len(args) < 2)  # TAB completes the subcommands
-        return super().parse_args(ctx, args if asked else [LIST, *args])
+        has_subcommand = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        completes_subcommand = ctx.resilient_parsing and len(args) < 2
+        return super().parse_args(ctx, args if has_subcommand or completes_subcommand else [LIST, *args])
 
 
 GROUP = RunsGroup
@@ -53,9 +53,8 @@ def list_runs(
     from attnkit.runs.status import statuses
     from attnkit.show.runs_table import runs_tables
 
-    found, now = statuses(folder), time.time()
-    tables = runs_tables(found, now, by_folder=format == "table")
-    output.write_tables(output.choose(tables, columns), format)
+    tables = runs_tables(statuses(folder), time.time(), by_folder=format == "table")
+    output.write_tables(output.choose_columns(tables, columns), format)
 
 
 @app.command("clean")
@@ -116,8 +115,8 @@ def pack(
         raise UsageError("add --results; a whole run is a folder, which tar and cp move")
     found = find_runs(folders, note=console.warn)
     paths = [results_path(run, output) for run in found]
-    if twice := next((run for i, run in enumerate(found) if paths[i] in paths[:i]), None):
-        raise OutputPathError(f"{twice.path}: a second run of that name; pack them one by one")
+    if duplicate := next((run for i, run in enumerate(found) if paths[i] in paths[:i]), None):
+        raise OutputPathError(f"{duplicate.path}: a second run of that name; pack them one by one")
     size = sum(pack_results(run, output).stat().st_size for run in found)
     console.say(f"wrote {_runs(found)} below {output}, {size / 1e6:,.2f} MB; to open: attnkit eval {output}")
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from string import Template
 
-from attnkit import mechanisms
 from attnkit.cli import console, options, output
 from attnkit.cli.options import argument, value
 from attnkit.errors import StoppedError, UsageError
@@ -81,15 +80,13 @@ def slurm(
         raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
     if save is not None and not save.name.isprintable():
         raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
-    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
-    settings, variants = _checked([recipe, *(words or [])])
-    file = load(recipe, settings)
+    overrides, variants = _check_arguments([recipe, *(words or [])])
+    file = load(recipe, overrides)
     file.chosen(variants)
-    command = ["attnkit", "train", recipe, *(words or []), *plugins]
-    name = f"attnkit-{PurePosixPath(file.name).name}"
+    command = ["attnkit", "train", recipe, *(words or []), *options.plugin_arguments()]
     text = SCRIPT.substitute(
         file=shlex.quote(save.name) if save else "FILE",
-        name=name,
+        name=f"attnkit-{PurePosixPath(file.name).name}",
         nodes=nodes,
         processes=max(gpus, 1),
         resources=f"#SBATCH --gpus-per-node={gpus}" if gpus else "#SBATCH --exclusive",
@@ -114,23 +111,22 @@ def _seconds(time: str) -> int:
     return 86400 * int(days or 0) + sum(n * size for n, size in zip(parts, sizes, strict=False))
 
 
-def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def _check_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the overrides and variants among the arguments of `attnkit train`.
 
     Raises UsageError or ParserError if `attnkit train` or the script cannot use an argument.
     """
     from attnkit.cli import load as load_command
-    from attnkit.cli.commands.train import sort_words
+    from attnkit.cli.commands.train import split_arguments
 
-    given = load_command("train").make_context("attnkit train", list(words))
-    named = {
+    context = load_command("train").make_context("attnkit train", list(arguments))
+    given = {
         name: value
-        for name, value in given.params.items()
-        if value is not None and given.get_parameter_source(name).name == "COMMANDLINE"
+        for name, value in context.params.items()
+        if value is not None and context.get_parameter_source(name).name == "COMMANDLINE"
     }
     for name, why in NOT_IN_SCRIPTS.items():
-        if name in named:
+        if name in given:
             raise UsageError(f"--{name.replace('_', '-')} {why}")
-    names = ("overrides", "variant", "seed")
-    settings, variants, _ = sort_words(*(list(named.get(name, [])) for name in names))
-    return settings, variants
+    overrides, variants, _ = split_arguments(*(list(given.get(name, [])) for name in ("overrides", "variant", "seed")))
+    return overrides, variants

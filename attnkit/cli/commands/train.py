@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.experiment.tuning import Tuning
     from attnkit.recipe import RecipeFile
+    from attnkit.runs.json_files import Tuned
     from attnkit.train.events import Emit
 
 
-PLAN = {"run": 2, "parameters": 1}
+PRIORITIES = {"run": 2, "parameters": 1}
 """Priorities of columns of --dry-run that are left out on a narrow screen."""
 
 
@@ -74,8 +75,8 @@ def train(
     """
     from attnkit.experiment.settings import TrainingSettings
 
-    words, variant, seeds = sort_words(overrides or [], variant or [], seed or [])
-    file = _load(recipe, words)
+    overrides, variant, seeds = split_arguments(overrides or [], variant or [], seed or [])
+    file = _load(recipe, overrides)
     if wrong := [seed for seed in seeds if not 0 <= seed <= MAX_INTEGER]:
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {MAX_INTEGER}")
     plan = TrainingSettings(
@@ -93,21 +94,21 @@ def train(
     _check_processes(plan, jobs, ranks)
     if tune is None and tune_steps is not None:
         raise UsageError(f"--tune-steps {tune_steps}: needs --tune KEY=V1,V2")
-    if not dry_run and options.in_processes(nproc):
+    if not dry_run and options.run_in_processes(nproc):
         return
-    plan, tuning = _tuning(plan, recipe, words, tune, tune_steps)
+    plan, tuning = _tuning(plan, recipe, overrides, tune, tune_steps)
     parts = [plan] if tuning is None else [tuning.settings(plan), plan]
     if jobs > (count := sum(len(part.runs()) for part in parts)):
         raise UsageError(f"--jobs {jobs}: runs to train (variants times seeds): {count}")
     if dry_run:
         _check_data(plan)
-        _announce(parts, jobs, ranks, as_json=as_json)
+        _dry_run(parts, jobs, ranks, as_json=as_json)
         return
-    talks = not (as_json or quiet)
-    if talks:
+    verbose = not (as_json or quiet)
+    if verbose:
         _say_plan(plan, tuning)
     _follow(parts, tuning, jobs, as_json=as_json, quiet=quiet)
-    if talks:
+    if verbose:
         _next_commands(plan)
 
 
@@ -136,53 +137,56 @@ def _follow(
     follow(board, start, spec, as_json=as_json, quiet=quiet)
 
 
-def _load(recipe: str, words: Sequence[str], more: Sequence[str] = ()) -> "RecipeFile":
+def _load(recipe: str, overrides: Sequence[str], extra: Sequence[str] = ()) -> "RecipeFile":
     from attnkit.recipe import load
 
-    return load(recipe, [*words, *more], option_check=check_options)
+    return load(recipe, [*overrides, *extra], option_check=check_options)
 
 
 def _tuning(
-    how: "TrainingSettings", recipe: str, words: Sequence[str], tune: str | None, steps: int | None
+    settings: "TrainingSettings", recipe: str, overrides: Sequence[str], tune: str | None, steps: int | None
 ) -> "tuple[TrainingSettings, Tuning | None]":
     """Return the settings with the values chosen by earlier trials, and the plan of new trials, or None."""
     from attnkit.experiment.settings import recorded_values
 
-    names = how.variants or ()
-    reads = group.is_main_process() and not how.fresh
-    found = recorded_values(how.file, names, words, how.out) if reads else {}
-    found = group.broadcast_object(found)
-    if found:
-        file = _load(recipe, words, [f"variants.{row}.{entry.key}={entry.value}" for row, entry in found.items()])
-        how = replace(how, file=file, tuned=found)
+    names = settings.variants or ()
+    recorded: dict[str, Tuned] = {}
+    if group.is_main_process() and not settings.fresh:
+        recorded = recorded_values(settings.file, names, overrides, settings.out)
+    recorded = group.broadcast_object(recorded)
+    if recorded:
+        values = [f"variants.{row}.{entry.key}={entry.value}" for row, entry in recorded.items()]
+        settings = replace(settings, file=_load(recipe, overrides, values), tuned=recorded)
     if tune is None:
-        return how, None
+        return settings, None
     from attnkit.experiment.tuning import Tuning
 
-    plan = Tuning.plan(partial(_load, recipe, words), tune, names, steps)
-    if not (how.fresh or how.allow_change):
-        plan.check(how, found)
-    return how, plan
+    tuning = Tuning.plan(partial(_load, recipe, overrides), tune, names, steps)
+    if not (settings.fresh or settings.allow_change):
+        tuning.check(settings, recorded)
+    return settings, tuning
 
 
-def sort_words(words: Sequence[str], variants: list[str], seeds: list[int]) -> tuple[list[str], list[str], list[int]]:
+def split_arguments(
+    args: Sequence[str], variants: list[str], seeds: list[int]
+) -> tuple[list[str], list[str], list[int]]:
     """Return the overrides, variants and seeds; `--variant a b` and `--seed 1 2` are accepted.
 
     Raises UsageError for any other argument.
     """
-    settings, more, numbers = [], list(variants), list(seeds)
-    for word in words:
-        if "=" in word:
-            settings.append(word)
-        elif seeds and word.isdecimal():
-            numbers.append(int(word))
-        elif variants and "/" not in word and "." not in word:
-            more.append(word)
+    overrides, all_variants, all_seeds = [], list(variants), list(seeds)
+    for arg in args:
+        if "=" in arg:
+            overrides.append(arg)
+        elif seeds and arg.isdecimal():
+            all_seeds.append(int(arg))
+        elif variants and "/" not in arg and "." not in arg:
+            all_variants.append(arg)
         else:
             raise UsageError(
-                f"{quoted(word)} is not KEY=VALUE (such as train.steps=200), and one command trains one recipe"
+                f"{quoted(arg)} is not KEY=VALUE (such as train.steps=200), and one command trains one recipe"
             )
-    return settings, more, numbers
+    return overrides, all_variants, all_seeds
 
 
 def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
@@ -214,15 +218,15 @@ def _check_data(plan: "TrainingSettings") -> None:
     from attnkit.scoring import check_scorable
     from attnkit.train.log_writers import check_installed
 
-    done = []
+    checked = []
     for name in plan.variants or ():
         recipe = plan.file.variants[name]
         check_scorable(recipe)
         check_installed(recipe)
         check_rows_fit(recipe)
-        if (recipe.data, recipe.eval.splits) in done:
+        if (recipe.data, recipe.eval.splits) in checked:
             continue
-        done.append((recipe.data, recipe.eval.splits))
+        checked.append((recipe.data, recipe.eval.splits))
         for split in check_splits(recipe, data_dir=plan.data_dir, fetch=False):
             console.say(
                 f"{recipe.data.corpus}: {split} is not available yet; training downloads it first, "
@@ -230,7 +234,7 @@ def _check_data(plan: "TrainingSettings") -> None:
             )
 
 
-def _announce(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_json: bool) -> None:
+def _dry_run(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_json: bool) -> None:
     """Print for --dry-run each run with its state, number of parameters and folder.
 
     Raises the error of the first run that cannot be trained.
@@ -244,7 +248,7 @@ def _announce(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_
 
     rows, errors, counts = [], [], dict[str, int]()
     experiments = [Experiment(part, StopSignals(), ignore) for part in parts]
-    for run in (one for experiment in experiments for one in experiment.runs()):
+    for run in (run for experiment in experiments for run in experiment.runs()):
         state, variant, recipe = run.state(), run.variant, run.recipe
         errors += [state.error] if state.error else []
         if variant not in counts:
@@ -260,20 +264,21 @@ def _announce(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_
         }
         rows.append(row)
         if as_json:
-            shared = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
-            then = {"resumes_from": state.step, "reason": state.error and str(state.error)}
-            told = {"event": "planned", "recipe": parts[0].file.name, **row, "state": state.state}
-            output.write_json(told | shared | then, indent=None)
+            event = {"event": "planned", "recipe": parts[0].file.name, **row, "state": state.state}
+            event |= {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
+            event |= {"resumes_from": state.step, "reason": state.error and str(state.error)}
+            output.write_json(event, indent=None)
     if not as_json:
-        text = [
-            Column(name, itemgetter(name), align="left", priority=PLAN.get(name, 0), key=name == "seed")
+        texts = [
+            Column(name, itemgetter(name), align="left", priority=PRIORITIES.get(name, 0), key=name == "seed")
             for name in ("variant", "seed", "state", "run")
         ]
         numbers = [
-            Column(name, itemgetter(name), "{:,}", priority=PLAN.get(name, 0)) for name in ("steps", "parameters")
+            Column(name, itemgetter(name), "{:,}", priority=PRIORITIES.get(name, 0))
+            for name in ("steps", "parameters")
         ]
         notes = ("parameters: for the vocabulary size of the recipe; small data may yield fewer", sharing(jobs, ranks))
-        output.write_tables([Table.of(parts[0].file.name, rows, text + numbers, notes)], "table")
+        output.write_tables([Table.of(parts[0].file.name, rows, texts + numbers, notes)], "table")
     for error in errors[1:]:
         console.warn(str(error))
     if errors:
@@ -281,7 +286,6 @@ def _announce(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_
 
 
 def _next_commands(plan: "TrainingSettings") -> None:
-    """Print commands that use the trained runs."""
     from attnkit.cli.training_display import command, use_command
 
     file, planned = plan.file, plan.runs()

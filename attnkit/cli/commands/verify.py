@@ -39,33 +39,33 @@ def verify(
     from attnkit.experiment import verification
     from attnkit.show.table import Cell, Column, Table
 
-    paths = [path for target in targets for path in _folders(target, out)]
-    tabled = None if table is None else verification.read_table(table)
-    found = list["Check"]()
+    paths = [path for target in targets for path in _run_paths(target, out)]
+    table_rows = None if table is None else verification.read_table(table)
+    checks = list["Check"]()
     with progress_bar("runs checked") as progress:
-        for place, (path, fault) in enumerate(paths, 1):
-            found += verification.verify(path, data_dir=data_dir, fault=fault)
-            progress("", place, len(paths))
-    if tabled is not None:
-        found += verification.verify_table(tabled, found)
+        for number, (path, fault) in enumerate(paths, 1):
+            checks += verification.verify(path, data_dir=data_dir, fault=fault)
+            progress("", number, len(paths))
+    if table_rows is not None:
+        checks += verification.verify_table(table_rows, checks)
     if format in ("table", "markdown", "latex"):
-        tables = _shown(found)
+        tables = _tables(checks)
     else:  # one row per check, for programs
-        rows = tuple((Cell(check.run, check._asdict()),) for check in found)
+        rows = tuple((Cell(check.run, check._asdict()),) for check in checks)
         tables = [Table("", (Column("run", align="left"),), rows)]
-    output.write_tables(output.choose(tables, columns), format)
-    wrong = [check for check in found if check.state == "different"]
-    if wrong:
+    output.write_tables(output.choose_columns(tables, columns), format)
+    different = [check for check in checks if check.state == "different"]
+    if different:
         raise DataError(
-            f"{len(wrong)} of {len(found)} checks do not match, the first: {wrong[0].run}: "
-            f"{wrong[0].cell}: {wrong[0].text}"
+            f"{len(different)} of {len(checks)} checks do not match, the first: {different[0].run}: "
+            f"{different[0].cell}: {different[0].text}"
         )
-    checked = sum(check.state == "same" for check in found)
-    matches = "everything that was checked matches" if checked else "nothing could be checked"
-    console.say(f"{len(found)} checks: {matches}")
+    any_same = any(check.state == "same" for check in checks)
+    result = "everything that was checked matches" if any_same else "nothing could be checked"
+    console.say(f"{len(checks)} checks: {result}")
 
 
-def _folders(target: str, out: Path) -> "list[FoundPath]":
+def _run_paths(target: str, out: Path) -> "list[FoundPath]":
     """Return the runs of a recipe or in a folder, damaged runs included.  Raises MissingInputError without any."""
     from attnkit.recipe import load
     from attnkit.runs import run_path
@@ -75,38 +75,38 @@ def _folders(target: str, out: Path) -> "list[FoundPath]":
     folder = located(target)
     if not folder.is_dir() and not is_results_file(folder):
         file = load(target, [])
-        folders = [run_path(out, file.name, name, 0).parent for name in file.variants]
-        found = [path for one in folders if one.is_dir() for path in run_paths(one)]
+        variants = [run_path(out, file.name, name, 0).parent for name in file.variants]
+        paths = [path for variant in variants if variant.is_dir() for path in run_paths(variant)]
         folder = out / file.name
     else:
         require_runs(folder, "")
-        found = list(run_paths(folder))
-    if not found:
+        paths = list(run_paths(folder))
+    if not paths:
         raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
-    return found
+    return paths
 
 
-def _shown(found: "Sequence[Check]") -> "list[Table]":
-    """Return a table of the numbers of checks per run and state, and a table of all checks that did not match."""
+def _tables(checks: "Sequence[Check]") -> "list[Table]":
+    """Return a table of the numbers of checks per run and state, and a table of all checks but those that matched."""
     from attnkit.runs.demo import named
     from attnkit.show.table import NONE, Table
 
     kinds = {"file": "files", "score": "scores", "table": "table"}
-    used = [kind for kind in kinds if any(check.kind == kind for check in found)]
+    used = [kind for kind in kinds if any(check.kind == kind for check in checks)]
     rows = []
-    for run, identity in dict.fromkeys((check.run, check.run_id) for check in found):
+    for run, run_id in dict.fromkeys((check.run, check.run_id) for check in checks):
         texts = []
         for kind in used:
-            states = [check.state for check in found if (check.run, check.kind) == (run, kind)]
+            states = [check.state for check in checks if (check.run, check.kind) == (run, kind)]
             texts.append(", ".join(f"{n} {state}" for state, n in sorted(Counter(states).items())))
-        rows.append([named(run), identity or NONE, *(text or NONE for text in texts)])
-    tables = [Table.of_texts("", ["run", "run id", *map(kinds.__getitem__, used)], rows)]
-    others: dict[tuple[str, str], list[str]] = {}
-    for check in found:
+        rows.append([named(run), run_id or NONE, *(text or NONE for text in texts)])
+    tables = [Table.of_texts("", ["run", "run id", *(kinds[kind] for kind in used)], rows)]
+    cells: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
         if check.state != "same":
-            text = check.state + f": {check.text}" * bool(check.text)
-            others.setdefault((check.run, text), []).append(check.cell)
-    if others:
-        cells = [[named(run), ", ".join(some), text] for (run, text), some in others.items()]
-        tables.append(Table.of_texts("", ["run", "cell", "found"], cells))
+            text = f"{check.state}: {check.text}" if check.text else check.state
+            cells.setdefault((check.run, text), []).append(check.cell)
+    if cells:
+        rows = [[named(run), ", ".join(names), text] for (run, text), names in cells.items()]
+        tables.append(Table.of_texts("", ["run", "cell", "found"], rows))
     return tables

@@ -73,8 +73,8 @@ def visualize_attn(
       attnkit visualize-attn RUN "The aunt who sang saw me." --from who --to aunt
     """
     if (reader is None) != (read is None):
-        given, lacking = ("--from", "--to") if read is None else ("--to", "--from")
-        raise UsageError(f"{given} needs {lacking} WORD as well")
+        given, missing = ("--from", "--to") if read is None else ("--to", "--from")
+        raise UsageError(f"{given} needs {missing} WORD as well")
     files = save or []
     for path in files:
         output.check_save(path, (*output.PICTURES, *PAGES, *NUMBERS))
@@ -87,22 +87,22 @@ def visualize_attn(
     if text == "-":
         with open_lines("-") as lines:
             text = next(iter(lines), "")
-    every = bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files)
-    kinds = [kind] if kind else list(PREFERRED) if every else []
-    layers, heads = options.numbers("--layer", layer), options.numbers("--head", head)
-    how = {"target": target, "layers": layers, "heads": heads, "step": step}
-    look = Look(scale, words, hide_special, hide_first)
-    place: Any = {"device": device, "offline": offline}
-    names = (model, *(other or ()))
-    captures = [one for name in names for one in _captures(name, text, kinds, how, max_length, reference, **place)]
-    for one in captures:
-        if note := one.facts.get("note"):
-            console.warn(f"{one.model}: {note}")
+    all_kinds = bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files)
+    kinds = [kind] if kind else list(PREFERRED) if all_kinds else []
+    layers, heads = options.parse_numbers("--layer", layer), options.parse_numbers("--head", head)
+    settings: Any = {"target": target, "layers": layers, "heads": heads, "step": step}
+    captures: list[Capture] = []
+    for name in (model, *(other or ())):
+        captures += _captures(name, text, kinds, settings, max_length, reference, device, offline)
+    for captured in captures:
+        if note := captured.facts.get("note"):
+            console.warn(f"{captured.model}: {note}")
     # the preferred kind that all models have, otherwise that the first model has
-    wanted = (one for some in (captures, captures[:1]) for one in PREFERRED if all(one in c.maps for c in some))
-    first = kind if kind else next(wanted)
-    adapted = [look.adapted(one) for one in captures]
-    drawn = _drawn(adapted, first, all_layers=bool(layer), all_heads=bool(head))
+    common = (k for group in (captures, captures[:1]) for k in PREFERRED if all(k in c.maps for c in group))
+    first = kind if kind else next(common)
+    look = Look(scale, words, hide_special, hide_first)
+    adapted = [look.adapt(captured) for captured in captures]
+    drawn = _select_maps(adapted, first, all_layers=bool(layer), all_heads=bool(head))
     for path in files:
         if path.suffix.lower() in output.PICTURES:
             from attnkit.show.map_picture import picture
@@ -118,7 +118,7 @@ def visualize_attn(
     pictures = any(path.suffix.lower() in output.PICTURES for path in files)
     if not reader and (pictures or not files):
         grids = drawn if pictures or view != "full" else []
-        _suggest([one.maps[first] for one in captures], grids, first, look)
+        _suggest([captured.maps[first] for captured in captures], grids, first, look)
 
 
 class Look(NamedTuple):
@@ -129,18 +129,18 @@ class Look(NamedTuple):
     hide_special: bool
     hide_first: bool
 
-    def adapted(self, capture: "Capture") -> "Capture":
+    def adapt(self, capture: "Capture") -> "Capture":
         """Return the capture with words merged and hidden tokens removed."""
         maps = {kind: maps.by_word() if self.words else maps for kind, maps in capture.maps.items()}
         hidden = {"special": self.hide_special, "first": self.hide_first}
-        return replace(capture, maps={kind: one.without(**hidden) for kind, one in maps.items()})
+        return replace(capture, maps={kind: kind_maps.without(**hidden) for kind, kind_maps in maps.items()})
 
 
 def _captures(
     name: str,
     text: str,
     kinds: "Sequence[Kind]",
-    how: dict[str, Any],
+    settings: dict[str, Any],
     max_length: int | None,
     reference: bool,
     device: str,
@@ -153,7 +153,7 @@ def _captures(
     from attnkit.recipe.schema import SearchConfig
     from attnkit.runs import Run, is_run
 
-    def wanted(present: "Sequence[Kind]") -> "Sequence[Kind]":
+    def select(present: "Sequence[Kind]") -> "Sequence[Kind]":
         return kinds if len(kinds) == 1 else present if kinds else present[:1]
 
     if not is_run(name):
@@ -165,25 +165,25 @@ def _captures(
         say_loading(name)
         opened = open_model(name, device=device, offline=offline)
         shapes: dict[str, Sequence[Kind]] = {"decoder": ("decoder",), "encoder": ("encoder",)}
-        some = wanted(shapes.get(opened.shape, PREFERRED))
+        selected = select(shapes.get(opened.shape, PREFERRED))
         greedy = search_settings(SearchConfig(method="greedy"), {"max_length": max_length}, sample=False)
         search = None if max_length is None else greedy
-        return [huggingface_capture.capture(opened, text, **how, kinds=some, search=search)]
+        return [huggingface_capture.capture(opened, text, **settings, kinds=selected, search=search)]
     from attnkit.analysis.capture import capture
     from attnkit.recipe import places
 
     run = Run.open(name)
-    some = wanted([kind for kind in PREFERRED if kind in places(run.recipe)])
+    selected = select([kind for kind in PREFERRED if kind in places(run.recipe)])
     search = search_settings(run.recipe.search, {"max_length": max_length}, sample=False)
-    one = capture(run, text, **how, search=search, kinds=some, reference=reference, device=device)
+    captured = capture(run, text, **settings, search=search, kinds=selected, reference=reference, device=device)
     if not reference:
-        return [one]
-    if one.reference is None or not one.reference.maps:
+        return [captured]
+    if captured.reference is None or not captured.reference.maps:
         raise UsageError(
-            f"--reference: {one.model} has no queries and keys to attend with: "
+            f"--reference: {captured.model} has no queries and keys to attend with: "
             "leave it out, or choose another --kind or --layer"
         )
-    return [replace(one, reference=None), one.reference]
+    return [replace(captured, reference=None), captured.reference]
 
 
 def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, read: str) -> None:
@@ -191,24 +191,22 @@ def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, rea
     from attnkit.analysis.word_attention import has_word
     from attnkit.show.probe_tables import reading_table
 
-    for one in captures:
-        kinds = [kind] if kind else [some for some in reversed(PREFERRED) if some in one.maps]
-        found = (
-            some for some in kinds if has_word(one.maps[some].queries, reader) and has_word(one.maps[some].keys, read)
-        )
-        table = reading_table(one.maps[next(found, kinds[0])], reader, read)
+    for captured in captures:
+        kinds = [kind] if kind else [name for name in reversed(PREFERRED) if name in captured.maps]
+        candidates = [captured.maps[name] for name in kinds]
+        both = (maps for maps in candidates if has_word(maps.queries, reader) and has_word(maps.keys, read))
+        table = reading_table(next(both, candidates[0]), reader, read)
         if len(captures) > 1:
-            table = replace(table, title=f"{one.model}: {table.title}")
+            table = replace(table, title=f"{captured.model}: {table.title}")
         output.write_tables([table], "table")
 
 
-def _drawn(captures: "Sequence[Capture]", kind: "Kind", **every: bool) -> "list[Capture]":
+def _select_maps(captures: "Sequence[Capture]", kind: "Kind", **keep: bool) -> "list[Capture]":
     """Return the captures with the layers and heads to draw."""
-    most = max(MOST_MAPS // len(captures), FEWEST_MAPS)
-    chosen = [{kind: one.maps[kind]} if kind in one.maps else {} for one in captures]
+    limit = max(MOST_MAPS // len(captures), FEWEST_MAPS)
     return [
-        replace(one, maps={name: maps.spread(most, **every) for name, maps in some.items()})
-        for one, some in zip(captures, chosen, strict=True)
+        replace(captured, maps={kind: captured.maps[kind].spread(limit, **keep)} if kind in captured.maps else {})
+        for captured in captures
     ]
 
 
@@ -227,22 +225,22 @@ def _views(
 
     if view != "grid":
         yield MapComparison(adapted, kind, scale)
-    for one, some in zip(captures, drawn, strict=True) if view != "full" else ():
+    for captured, selected in zip(captures, drawn, strict=True) if view != "full" else ():
         if len(captures) > 1:
-            yield Text(f"\n{safe_text(one.model)}", "bold")
-        if one.maps[kind].weights.shape[:2] != (1, 1):
+            yield Text(f"\n{safe_text(captured.model)}", "bold")
+        if captured.maps[kind].weights.shape[:2] != (1, 1):
             yield Text()
-            yield MapGrid(some.maps[kind], scale)
+            yield MapGrid(selected.maps[kind], scale)
 
 
-def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind: "Kind", look: Look) -> None:
+def _suggest(all_maps: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind: "Kind", look: Look) -> None:
     """Print which options show layers and heads that were left out, and which hide an attention sink."""
     from attnkit.analysis.map_statistics import attention_sink
     from attnkit.show.attention_matrix import selection_text, sink_text
 
-    if text := next(filter(None, (selection_text(one.maps[kind]) for one in drawn)), ""):
+    if text := next(filter(None, (selection_text(captured.maps[kind]) for captured in drawn)), ""):
         console.say(f"{text}; --layer and --head choose others, --save maps.html has all of them")
-    for sink in filter(None, map(attention_sink, every)):
+    for sink in filter(None, map(attention_sink, all_maps)):
         first = sink.position == 0 and not (sink.token.special and look.hide_special)
         hidden = look.hide_first if first else look.hide_special or not sink.token.special
         if not hidden:
@@ -258,11 +256,11 @@ def _write(
     if path.suffix.lower() in PAGES:
         from attnkit.show.map_page import page
 
-        command = console.again(without=("--save", str(path)))
+        command = console.command_line(without=("--save", str(path)))
         output.save(path, page(captures, command=command, kind=kind, **look._asdict()))
         return
     from attnkit.analysis import map_files
 
-    one, *references = adapted
-    map_files.save(path, replace(one, reference=references[0]) if references else one)
+    captured, *references = adapted
+    map_files.save(path, replace(captured, reference=references[0]) if references else captured)
     console.say(f"wrote {path}")
