@@ -257,7 +257,7 @@ except attnkit.errors.MissingInputError as error:
 else:
     raise AssertionError("attnkit.train is no function")
 assert inspect.signature(attnkit.train) == inspect.signature(attnkit.api.train)
-assert attnkit.train.__doc__.startswith("Train every variant")
+assert attnkit.train.__doc__.startswith("Train, score and compare")
 assert callable(attnkit.nbce.merge)
 assert "scaled-dot" in attnkit.mechanisms.names()
 """
