@@ -110,11 +110,11 @@ def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> 
     session(recipe, planned(recipe))
     out = recipe.parent / "runs"
     same = partial(recorded_values, names=["one"], out=out)
-    assert same(load(recipe), words=[])
-    assert not same(load(recipe, ["train.lr=0.5"]), words=["train.lr=0.5"])
-    assert not same(load(recipe), words=["variants.one.train.lr=0.001"])
+    assert same(load(recipe), overrides=[])
+    assert not same(load(recipe, ["train.lr=0.5"]), overrides=["train.lr=0.5"])
+    assert not same(load(recipe), overrides=["variants.one.train.lr=0.001"])
     recipe.write_text(recipe.read_text().replace("lr: 1e-3", "lr: 2e-3"))
-    assert not same(load(recipe), words=[])
+    assert not same(load(recipe), overrides=[])
 
 
 @pytest.mark.slow
