@@ -67,7 +67,7 @@ def unknown(word: str) -> str:
     if _WORD.fullmatch(word) and file.is_file():
         return f"{text}; add --plugin {file}"
     suggestion = hint(word, names(), "`attnkit mechanisms` lists them")
-    return f"{text}; {suggestion} (one of your own comes by --plugin FILE)"
+    return f"{text}; {suggestion} (load your own with --plugin FILE)"
 
 
 class Part(NamedTuple):
