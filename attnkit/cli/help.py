@@ -24,7 +24,9 @@ class _HelpPage:
         return base.make_context(info_name, args, parent, **extra)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        self.help = re.sub(r"\n\n(?=  )", "\n\n\b\n", self.help or "")
+        # a docstring whose body is nothing but examples has lost their indentation
+        text = re.sub(r"(?m)^(?=attnkit )", "  ", self.help or "")
+        self.help = re.sub(r"\n\n(?=  )", "\n\n\b\n", text)
         base: Any = super()
         base.format_help_text(ctx, formatter)
 
