@@ -72,8 +72,11 @@ def test_help_fits_the_terminal(width: int, here: Caller, monkeypatch: pytest.Mo
 
 def test_examples_stay_on_their_lines(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    shown = here("generate", "--help").out
-    assert "    attnkit generate RUN input.txt --output output.txt --beam 8\n" in shown
+    for command, example in [
+        (["generate"], "attnkit generate RUN input.txt --output output.txt --beam 8"),
+        (["recipe", "show"], "attnkit recipe show quickstart"),  # its docstring has no text but examples
+    ]:
+        assert f"\n    {example}\n" in here(*command, "--help").out
 
 
 def test_an_option_has_one_short_form_in_all_commands() -> None:
