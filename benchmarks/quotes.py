@@ -1,7 +1,8 @@
 """Numbers in recipes and pages, written from kept runs: nobody types them.
 
-In Markdown they stand between `<!-- kept RECIPE -->` and `<!-- end -->`, in a recipe after
-`# expected:` up to the next line that starts with a word and a colon, or is no comment.
+In Markdown they stand between `<!-- kept RECIPE -->` and `<!-- end -->` (one phrase about all rows),
+or between `<!-- kept RECIPE: ROWS -->` and `<!-- end -->` (one number, see `number`); in a recipe
+after `# expected:` up to the next line that starts with a word and a colon, or is no comment.
 """
 
 import re
@@ -27,6 +28,11 @@ UNMEASURED = "not measured with outputs kept"
 WIDTH = 110
 """Of the comment lines of recipes."""
 IN_MARKDOWN = re.compile(r"(<!-- kept (\S+) -->).*?(<!-- end -->)", re.DOTALL)
+NUMBER_IN_MARKDOWN = re.compile(r"(<!-- kept (\S+): (.+?) -->).*?(<!-- end -->)", re.DOTALL)
+ROWS = re.compile(
+    r"(?P<row>\S+)(?: (?P<relation>minus|above|below|% above|% below) (?P<other>\S+))?"
+    r"(?: in (?P<metric>\S+))?(?: at (?P<length>\d+))?"
+)
 IN_RECIPE = re.compile(r"^# expected: .*?\n(?=# \w+:|[^#])", re.DOTALL | re.MULTILINE)
 
 
@@ -76,6 +82,39 @@ def _of_split(rows: Sequence[ScoreRow], baseline: str | None) -> Iterator[str]:
     yield f"{title}{', ' + ', '.join(where) if where else ''}: {_listed(found, baseline)}"
 
 
+def number(words: str, runs: Sequence[Run]) -> str:
+    """Return one number from the kept runs of a recipe, by means over seeds on the first split.
+
+    `ROW` is its score, `ROW minus OTHER` the signed difference, `ROW above OTHER` and `ROW below OTHER`
+    the difference, `% above` and `% below` that in percent of OTHER. `in METRIC` names another metric than
+    the first, `at LENGTH` a length (otherwise the first). Raises SystemExit if there is no such row, or if
+    it is on the other side of OTHER.
+    """
+    asked = ROWS.fullmatch(words)
+    if not asked:
+        raise SystemExit(f"<!-- kept ...: {words} -->: not of the form that quotes.number describes")
+    score = _score(asked["row"], asked["metric"], asked["length"], runs)
+    if not (relation := asked["relation"]):
+        return f"{score:.1f}"
+    other = _score(asked["other"], asked["metric"], asked["length"], runs)
+    if relation == "minus":
+        return f"{score - other:+.1f}"
+    if (score > other) != relation.endswith("above"):
+        raise SystemExit(f"<!-- kept ...: {words} -->: the kept runs say {score:.2f} and {other:.2f}")
+    return f"{100 * abs(score / other - 1):.0f}" if relation.startswith("%") else f"{abs(score - other):.1f}"
+
+
+def _score(variant: str, metric: str | None, length: str | None, runs: Sequence[Run]) -> float:
+    rows = [row for run in runs if run.variant == variant for row in saved_rows(run)]
+    if length is not None:
+        rows = [row for row in rows if row.length == int(length)]
+    if not rows:
+        raise SystemExit(f"no kept runs of {variant}" + (f" at length {length}" if length else ""))
+    first = rows[0]
+    rows = [row for row in rows if (row.split, row.length) == (first.split, first.length)]
+    return mean(row.scores[metric or next(iter(first.scores))].value for row in rows)
+
+
 def _first_family(metrics: Sequence[str]) -> list[str]:
     """The first metric, with those that are read beside it: all of ROUGE, all of BLEU."""
     family = re.sub(r"[\dL].*", "", metrics[0])
@@ -106,10 +145,12 @@ def quoted(kept: dict[str, list[Run]]) -> Iterator[tuple[Path, str]]:
     said = {name: sentence(name, runs) for name, runs in kept.items()}
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = path.read_text("utf-8")
-        missing = {name for _, name, _ in IN_MARKDOWN.findall(text)} - {*said}
+        named = {found[1] for pattern in (IN_MARKDOWN, NUMBER_IN_MARKDOWN) for found in pattern.findall(text)}
+        missing = named - {*said}
         if missing:
             raise SystemExit(f"{path}: no kept runs of {', '.join(sorted(missing))}")
-        yield path, IN_MARKDOWN.sub(lambda one: f"{one[1]}{said[one[2]]}{one[3]}", text)
+        text = IN_MARKDOWN.sub(lambda one: f"{one[1]}{said[one[2]]}{one[3]}", text)
+        yield path, NUMBER_IN_MARKDOWN.sub(lambda one: f"{one[1]}{number(one[3], kept[one[2]])}{one[4]}", text)
     for name, path in shipped().items():
         words = said.get(name, UNMEASURED)
         lines = textwrap.wrap(f"expected: {words}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -3,8 +3,10 @@
 import importlib
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -80,3 +82,53 @@ def test_a_statement_about_a_row_that_is_not_there_is_refused(
     monkeypatch.setattr(claims, "FILE", tmp_path / "claims.yaml")
     with pytest.raises(SystemExit, match="translation/multi30k-small has no row fixed-radnom"):
         claims.groups()
+
+
+class Kept(NamedTuple):
+    """A kept run of a variant, as far as quotes.number reads it: BLEU by length."""
+
+    variant: str
+    scores: dict[int, float]
+
+    def rows(self) -> list[SimpleNamespace]:
+        return [
+            SimpleNamespace(split="test", length=length, scores={"bleu": SimpleNamespace(value=value)})
+            for length, value in self.scores.items()
+        ]
+
+
+@pytest.fixture
+def number(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    quotes: Any = importlib.import_module("quotes")
+    kept = [Kept("a", {8: 30.04, 64: 10.0}), Kept("a", {8: 32.0, 64: 12.0}), Kept("b", {8: 20.0, 64: 44.0})]
+    monkeypatch.setattr(quotes, "saved_rows", Kept.rows)
+    return lambda words: quotes.number(words, kept)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("a", "31.0"),
+        ("a at 64", "11.0"),
+        ("b minus a", "-11.0"),
+        ("a above b", "11.0"),
+        ("a % below b at 64", "75"),
+        ("a above b in bleu at 8", "11.0"),
+    ],
+)
+def test_numbers_in_prose_are_means_of_kept_runs(number: Callable[[str], str], words: str, value: str) -> None:
+    assert number(words) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("a below b", "the kept runs say 31.02 and 20.00"),
+        ("c", "no kept runs of c"),
+        ("a at 16", "no kept runs of a at length 16"),
+        ("a beside b", "not of the form"),
+    ],
+)
+def test_prose_that_kept_runs_contradict_is_refused(number: Callable[[str], str], words: str, message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        number(words)
