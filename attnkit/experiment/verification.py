@@ -146,12 +146,12 @@ class _Verification:
             yield self._file(name, partial(run.check_file, name), reason)
         for name in [name for name in recorded if name.startswith(f"{layout.DATA}/")]:
             rows = name.removesuffix(".json") + ".jsonl"
-            split, kept = name.removeprefix(f"{layout.DATA}/").removesuffix(".json"), False
+            split, stored = name.removeprefix(f"{layout.DATA}/").removesuffix(".json"), False
             with suppress(AttnkitError):  # already reported for the file itself
-                kept = self.corpus.keeps(split)
-            if kept:
+                stored = self.corpus.stores(split)
+            if stored:
                 used.add(rows)
-                yield self._file(rows, partial(self.corpus.kept, split), "")
+                yield self._file(rows, partial(self.corpus.stored_bytes, split), "")
         steps = run.checkpoint_steps()
         for step in steps:
             path = run.checkpoints / f"step-{step}"

@@ -60,7 +60,7 @@ class DifferenceOfSoftmaxes(Weighing):
         weights = torch.mul(first, self.scale, out=scores[0])
         return weights.sub_(second, alpha=self.scale * self.factor), first, second
 
-    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+    def score_gradients(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         _, first, second = kept
         self.slope -= self.scale * torch.dot(grad.flatten(), second.flatten())
         grad_first, grad_second = (softmax_gradient(x, grad) for x in (first, second))

@@ -36,7 +36,7 @@ class Corrected(Weighing):
         mean = both.sum(-1, keepdim=True)
         return torch.addcmul(p, p, mean).sub_(both), p, along, mean
 
-    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+    def score_gradients(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         """Return the gradients of s and a, with G the gradient of the weights.
 
         For s it is p (g - sum p g) with g = G (1 + sum p a - a) + a sum p G, for a it is p (sum p G - G).

@@ -36,7 +36,7 @@ class Sigmoids(Weighing):
     def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor]:
         return (scores[0].sigmoid_(),)
 
-    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+    def score_gradients(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         return [torch.ops.aten.sigmoid_backward(grad, kept[0])]
 
 

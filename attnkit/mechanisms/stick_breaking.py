@@ -69,7 +69,7 @@ class Shares(Weighing):
         weights[..., 1:] *= left[..., :-1]
         return weights.flip(-1), share
 
-    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+    def score_gradients(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         """Compute the gradient as in `StickWeights`."""
         weights, share = kept
         grad_log = grad.mul_(weights)

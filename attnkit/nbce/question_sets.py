@@ -32,7 +32,7 @@ from attnkit.runs.json_files import Decoding, StoredContexts, StoredSearch
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, check_known, context_found, evaluation, expand, score
-from attnkit.scoring.evaluation import Progress, Tell, corpus_of, evaluate_lines
+from attnkit.scoring.evaluation import DoneCallback, Progress, corpus_of, evaluate_lines
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
@@ -222,12 +222,12 @@ def evaluate_model(
     total, done, rows = sum(len(condition.questions) for condition in all_conditions), 0, list[ScoreRow]()
     for condition in all_conditions:
 
-        def tell(answered: int, split: str = condition.split, before: int = done) -> None:
+        def on_done(answered: int, split: str = condition.split, before: int = done) -> None:
             if progress is not None:
                 progress(f"{model.name}, {split}", before + answered, total)
 
         lines = QuestionLines(model, condition)
-        rows.append(evaluate_lines(lines, eval, names, one_best(search), force=force, tell=tell))
+        rows.append(evaluate_lines(lines, eval, names, one_best(search), force=force, on_done=on_done))
         done += len(condition.questions)
     if missing := sorted({*spec.counts} - {condition.number for condition in all_conditions}):
         warning = f"no question has {', '.join(map(str, missing))} passages: left out"
@@ -265,7 +265,7 @@ class QuestionLines:
         )
         return _stored_search(search, self.condition.method, spec, self.model.reading), is_default
 
-    def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
+    def decode(self, search: SearchConfig, on_done: DoneCallback) -> tuple[list[str], Decoding]:
         """Answer all questions in portions, distributed over the ranks."""
         reader, spec = self.model.reader, self.condition.spec
         method, rule = pooling(self.condition.method.partition(",")[0], spec)
@@ -289,7 +289,7 @@ class QuestionLines:
                 )
             ]
             replies += [reply for gathered in group.all_gather_object(local) for reply in gathered]
-            tell(len(replies))
+            on_done(len(replies))
         seconds = max(time.perf_counter() - start, 1e-6)
         chosen = [deciding_context(reply) for reply in replies]
         # only the first line: other language models continue after the answer

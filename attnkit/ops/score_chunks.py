@@ -68,20 +68,22 @@ class Weighing(ABC):
 
     @abstractmethod
     def weigh(self, scores: Sequence[Float[Tensor, "n H t s"]], chunk: ScoreChunk) -> tuple[Tensor, ...]:
-        """Return the weights [n, H, t, s], then any other tensors that `slopes` needs.
+        """Return the weights [n, H, t, s], then any other tensors that `score_gradients` needs.
 
         `scores` has one tensor per map and may be overwritten. Each returned tensor is new or one of `scores`.
         """
 
     @abstractmethod
-    def slopes(self, kept: Sequence[Tensor], grad: Float[Tensor, "n H t s"]) -> Sequence[Float[Tensor, "n H t s"]]:
+    def score_gradients(
+        self, kept: Sequence[Tensor], grad: Float[Tensor, "n H t s"]
+    ) -> Sequence[Float[Tensor, "n H t s"]]:
         """Return the gradients of the score maps; `kept` is the result of `weigh`, `grad` the gradient of the weights.
 
         Only `grad` may be overwritten.
         """
 
     def parameter_gradient(self) -> Tensor | None:
-        """Return the gradient of the parameter, accumulated by `slopes` since the last call of this method."""
+        """Return the gradient of the parameter, accumulated by `score_gradients` since the last call."""
         return None
 
 
@@ -124,7 +126,7 @@ class Softmax(Weighing):
     def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor]:
         return (scores[0].softmax(-1),)
 
-    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+    def score_gradients(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         return [softmax_gradient(kept[0], grad)]
 
 
@@ -235,8 +237,9 @@ class ChunkedMix(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of parameter, bias, values, all queries and all keys.
 
-        With weights P, output y = P v and dy its gradient: dv = P^T dy, dP = dy v^T. `slopes` gives the gradient dS of
-        each score map, and scale q k^T + bias then dq = scale dS k, dk = scale dS^T q and, summed, the bias.
+        With weights P, output y = P v and dy its gradient: dv = P^T dy, dP = dy v^T. `score_gradients` gives the
+        gradient dS of each score map, and scale q k^T + bias then dq = scale dS k, dk = scale dS^T q and, summed, the
+        bias.
         """
         plan, scale = ctx.plan, ctx.scale
         weighing, maps, heads = plan.weighing, plan.maps, plan.heads
@@ -258,7 +261,7 @@ class ChunkedMix(torch.autograd.Function):
                     dy_chunk = (torch.unflatten(dy_chunk, 0, (-1, heads)) * mask.shown).flatten(0, 1)
                 accumulate(sums[0], torch.bmm(tensors[0].flatten(0, 1).transpose(1, 2), dy_chunk), chunk)
                 dweights = torch.bmm(dy_chunk, values[:, chunk.seen].transpose(1, 2))
-                slopes = weighing.slopes(tensors, torch.unflatten(dweights, 0, (-1, heads)))
+                slopes = weighing.score_gradients(tensors, torch.unflatten(dweights, 0, (-1, heads)))
                 if dbias is not None:
                     dbias_chunk = bias_of_chunk(dbias, chunk)
                     for slope in slopes[: weighing.masked]:

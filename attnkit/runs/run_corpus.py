@@ -77,7 +77,7 @@ class RunCorpus:
             return self._corpus(split).questions(split, contexts)
         return self._load_rows(split, contexts)
 
-    def keeps(self, split: str) -> bool:
+    def stores(self, split: str) -> bool:
         """Return whether the run stores the rows of a split."""
         return self._has_rows(self._stored(split))
 
@@ -158,7 +158,7 @@ class RunCorpus:
         self.run.check_file(name)
         return json_files.parse(self.run.read_json(name), KeptSplit, str(self.run.path / name))
 
-    def kept(self, split: str) -> bytes:
+    def stored_bytes(self, split: str) -> bytes:
         """Return the content of data/<split>.jsonl. Raises DataError or MissingInputError if changed or missing."""
         name = self._name(split, ".jsonl")
         with self.run.unchanged():
@@ -172,7 +172,7 @@ class RunCorpus:
 
     def _stored_rows(self, split: str) -> list[Row]:
         rows, file = list[Row](), str(self.run.path / self._name(split, ".jsonl"))
-        for number, line in enumerate(self.kept(split).split(b"\n")[:-1], 1):
+        for number, line in enumerate(self.stored_bytes(split).split(b"\n")[:-1], 1):
             try:
                 value = json.loads(line)  # also decodes surrogates
             except (ValueError, RecursionError) as error:

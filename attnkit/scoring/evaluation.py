@@ -55,7 +55,8 @@ from attnkit.scoring.saved_scores import (
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores, total_variation
 from attnkit.search import LineCounts, answer_lines
 
-Tell = Callable[[int], object]
+DoneCallback = Callable[[int], object]
+"""Called with the number of outputs so far."""
 Progress = Callable[[str, int, int], object]
 """Called after each sentence with the run and split, the number of decoded sentences, and that of all sentences."""
 
@@ -107,11 +108,11 @@ def evaluate(
                 rows = group.broadcast_object(list(corpus.rows(split, length)) if group.is_main_process() else None)
             lines = RunLines(run, part, rows, device, load)
 
-            def tell(done: int, split: str = split, total: int = len(rows)) -> None:
+            def on_done(done: int, split: str = split, total: int = len(rows)) -> None:
                 if progress is not None:
                     progress(f"{run.variant} seed {run.seed}, {split}", done, total)
 
-            out.append(evaluate_lines(lines, eval, names, spec, force=force, tell=tell))
+            out.append(evaluate_lines(lines, eval, names, spec, force=force, on_done=on_done))
     return out
 
 
@@ -240,8 +241,8 @@ class ScoredLines(Protocol):
     def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
         """Return the search as it is stored, and whether it is that of the run's recipe."""
 
-    def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
-        """Return the outputs of all lines and the speed; call `tell` with the number of outputs so far."""
+    def decode(self, search: SearchConfig, on_done: DoneCallback) -> tuple[list[str], Decoding]:
+        """Return the outputs of all lines and the speed; call `on_done` with the number of outputs so far."""
 
     def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
         """Return the scores of the saved outputs, and of the model."""
@@ -251,7 +252,13 @@ class ScoredLines(Protocol):
 
 
 def evaluate_lines(
-    lines: ScoredLines, eval: EvalConfig, names: Sequence[str], search: SearchConfig, *, force: bool, tell: Tell
+    lines: ScoredLines,
+    eval: EvalConfig,
+    names: Sequence[str],
+    search: SearchConfig,
+    *,
+    force: bool,
+    on_done: DoneCallback,
 ) -> ScoreRow:
     """Decode and score lines, reuse the saved results that are still valid, and save the new ones."""
     main, results, (stored_search, of_recipe) = group.is_main_process(), lines.results, lines.stored(search)
@@ -267,7 +274,7 @@ def evaluate_lines(
     stored = saved.stored
     check_available([name for name in names if name not in saved.scores], eval)
     if not saved.texts and _output_metrics(names):
-        saved.texts, stored.decode = lines.decode(search, tell)
+        saved.texts, stored.decode = lines.decode(search, on_done)
     stored.sentences = len(lines.references)
     unknown = () if stored.decode and stored.decode.chosen else CONTEXT
     if missing := [name for name in names if name not in (*saved.scores, *unknown)]:
@@ -303,13 +310,13 @@ class RunLines:
     def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
         return StoredSearch.of(search), effective(search) == effective(self.run.recipe.search)
 
-    def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
+    def decode(self, search: SearchConfig, on_done: DoneCallback) -> tuple[list[str], Decoding]:
         sources = self.source[0]
         model, tokenizer, texts, counts = self.load(), self.tokenizer, list[str](), LineCounts()
         start = time.perf_counter()
         for text in answers(model, tokenizer, sources, self.run.recipe, search, counts):
             texts.append(text)
-            tell(len(texts))
+            on_done(len(texts))
         seconds = max(time.perf_counter() - start, 1e-6)
         tokens = sum(map(len, tokenizer.target.encode(texts)))
         return texts, Decoding(

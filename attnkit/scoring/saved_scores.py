@@ -29,7 +29,7 @@ from attnkit.scoring.results import ScoreRow, System
 from attnkit.storage import files
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
-LARGEST = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum size of the statistics of a split, in bytes."""
 SCORING = (*StoredScoring.model_fields,)
 """Settings of `eval` that scores depend on, except word vectors."""
@@ -288,8 +288,8 @@ def scored_splits(run: Run) -> list[str]:
 def _tables(packed: bytes) -> dict[str, Statistics]:
     """Return the statistics [sentences, k] of each metric as float64; results files store integers."""
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        if sum(member.file_size for member in archive.infolist()) > LARGEST:
-            raise ValueError(f"statistics of more than {LARGEST >> 20} MB")
+        if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
+            raise ValueError(f"statistics of more than {MAX_BYTES >> 20} MB")
     with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
         return {name: np.asarray(array, np.float64) for name, array in arrays.items()}
 

@@ -37,7 +37,7 @@ SEED = 12345
 """Default seed of sacrebleu, so that the resamples are the same."""
 LEVEL = 0.05
 """Significance level of corrected p-values."""
-POWER, MOST_SEEDS = 0.84, 100
+POWER, MAX_SEEDS = 0.84, 100
 """Standard errors beyond the critical value for a power of 80 %; maximum of `seeds_needed`."""
 CELLS = 4_000_000
 """Maximum number of random draws in memory: about 100 MB."""
@@ -77,7 +77,7 @@ class Difference:
     """Difference of perplexity in percent, and the ends of its interval."""
     seeds_needed: int | None = None
     """Number of seeds per system for a power of 80 % (p below 0.05, not corrected) at a difference of this size; None:
-    p is below 0.05 already, more than `MOST_SEEDS` are needed, or the variance over seeds is unknown."""
+    p is below 0.05 already, more than `MAX_SEEDS` are needed, or the variance over seeds is unknown."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -236,7 +236,7 @@ class PairedTest:
             noise = self._noise(*systems, seeds=seeds)
             return abs(difference) >= noise.error * (critical_value(LEVEL, noise.degrees) + POWER)
 
-        counts = range(2, MOST_SEEDS + 1)
+        counts = range(2, MAX_SEEDS + 1)
         index = bisect_left(counts, True, key=significant)
         return counts[index] if index < len(counts) else None
 

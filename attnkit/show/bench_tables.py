@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnkit import mechanisms
 from attnkit.bench.plan import BASELINE, PASSES, Workload
 from attnkit.bench.schedule import Fit, Point, fit
-from attnkit.show.quantities import amount, duration
+from attnkit.show.quantities import amount, short_duration
 from attnkit.show.table import NONE, Column, Table, Value
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _of_pass(kind: str, priority: int) -> list[Column]:
 
     def time(point: Point) -> str:
         measure = point.passes[kind]
-        return duration(measure.seconds) if measure.seconds is not None else measure.failure
+        return short_duration(measure.seconds) if measure.seconds is not None else measure.failure
 
     return [
         Column(SHORT[kind], time),
@@ -131,7 +131,7 @@ def training_table(title: str, speed: "TrainingSpeed") -> Table:
     padding = [f"{share:.1%} of the {side}" for side, share in sides.items() if share is not None]
     rows = [
         ("speed", f"{speed.tokens_per_second:,.0f} tokens/s, {speed.precision} {_place(speed)}"),
-        ("an update", f"{duration(speed.seconds)}, mean of {speed.updates}"),
+        ("an update", f"{short_duration(speed.seconds)}, mean of {speed.updates}"),
         ("padding", f"{', '.join(padding)} tokens"),
     ]
     return Table.of_texts(title, ("measured", "value"), rows + _costs(speed))
@@ -141,8 +141,8 @@ def decoding_table(title: str, speed: "DecodingSpeed") -> Table:
     """Return the cost of decoding all lines."""
     rows = [
         ("speed", f"{speed.lines_per_second:,.1f} lines/s, {speed.tokens_per_second:,.0f} tokens/s {_place(speed)}"),
-        ("all lines", f"{speed.lines:,} lines in {duration(speed.seconds)}, {speed.search}"),
-        ("a line by itself", duration(speed.one_line_seconds)),
+        ("all lines", f"{speed.lines:,} lines in {short_duration(speed.seconds)}, {speed.search}"),
+        ("a line by itself", short_duration(speed.one_line_seconds)),
     ]
     return Table.of_texts(title, ("measured", "value"), rows + _costs(speed))
 

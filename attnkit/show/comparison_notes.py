@@ -9,7 +9,7 @@ from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, me
 from attnkit.recipe.search_settings import search_text
 from attnkit.scoring.comparison import full_names
 from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifference
-from attnkit.scoring.significance import MOST_SEEDS
+from attnkit.scoring.significance import MAX_SEEDS
 from attnkit.show.differences import (
     NO_TESTS,
     SEPARABLE_NOTE,
@@ -283,7 +283,7 @@ def _baseline(baseline: ScoreRow, rows: Sequence[ScoreRow]) -> str:
 def _needed(tested: Sequence[SystemDifference]) -> list[str]:
     """Return a note on the numbers of seeds that would decide undecided differences by the first metric."""
     counts = {
-        difference.row.name: difference.tested.seeds_needed or f"more than {MOST_SEEDS}"
+        difference.row.name: difference.tested.seeds_needed or f"more than {MAX_SEEDS}"
         for difference in tested
         if difference.tested and difference.metric == tested[0].metric
         if difference.tested.seed_degrees and difference.tested.verdict == "undecided"

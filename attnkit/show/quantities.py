@@ -13,6 +13,16 @@ def amount(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Return a duration as a text: 9s, 1m12s, 3h05m."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def short_duration(seconds: float) -> str:
     """Return a short time as a text with three digits: 1.20 ms."""
     units = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
     unit = next((unit for unit, size in units.items() if seconds >= size), "ns")

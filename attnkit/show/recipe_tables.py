@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
 from attnkit.recipe.settings import ONLY_WITH, ROLES, all_keys
-from attnkit.show.quantities import amount
+from attnkit.show.quantities import amount, duration
 from attnkit.show.table import Cell, Column, Table, Value
-from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
     from attnkit.experiment.cost import Cost

@@ -11,6 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from attnkit.show.quantities import duration
 from attnkit.text import one_line
 from attnkit.train import events
 
@@ -160,16 +161,6 @@ class Board:
         yield table
         if self.message:
             yield Text(one_line(self.message), "dim", no_wrap=True, overflow="crop")
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a text: 9s, 1m12s, 3h05m."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
 def log_lines(event: events.Event) -> list[str]:

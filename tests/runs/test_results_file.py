@@ -293,7 +293,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_statistics_that_unpack_to_much_are_refused(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnkit.scoring.saved_scores.LARGEST", 10)
+    monkeypatch.setattr("attnkit.scoring.saved_scores.MAX_BYTES", 10)
     with pytest.raises(DataError, match="the stored evaluation of test is damaged"):
         SavedScores.read(Run.open(packed), "test")
 

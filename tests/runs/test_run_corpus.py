@@ -57,7 +57,7 @@ def test_of_a_large_split_only_the_hash_is_kept(tmp_path: Path, run: Run, monkey
     monkeypatch.setattr(run_corpus, "MAX_BYTES", 100)
     corpus = RunCorpus(run, keep=True)
     assert list(corpus.rows("test")) == ROWS
-    assert not corpus.keeps("test")
+    assert not corpus.stores("test")
     assert [path.name for path in (run.path / "data").iterdir()] == ["test.json"]
     (tmp_path / "test.jsonl").write_text(OTHER)
     with pytest.warns(UserWarning, match="its rows are used"):
@@ -105,7 +105,7 @@ def test_generated_questions_are_kept_with_their_number_of_passages(run: Run) ->
     two, three = corpus.questions("test", 2), corpus.questions("test", 3)
     assert {len(row.contexts) for row in two} != {len(row.contexts) for row in three}
     assert corpus.questions("test", 3) == three
-    assert corpus.keeps("test")
+    assert corpus.stores("test")
 
 
 def test_nothing_is_written_unless_asked(run: Run) -> None:

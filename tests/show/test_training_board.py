@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnkit.scoring import Comparison
-from attnkit.show import training_board
+from attnkit.show import quantities, training_board
 from attnkit.show.training_board import Board, BoardRun
 from attnkit.train import events
 
@@ -186,7 +186,7 @@ def test_hostile_names_reach_the_screen_as_text(width: int) -> None:
     ("seconds", "words"), [(0, "0s"), (59.6, "1m00s"), (72, "1m12s"), (3599.9, "1h00m"), (11100, "3h05m")]
 )
 def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
-    assert training_board.duration(seconds) == words
+    assert quantities.duration(seconds) == words
 
 
 @pytest.mark.parametrize(
