@@ -4,7 +4,7 @@ import hashlib
 import platform
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -115,12 +115,14 @@ class Run(Results):
     def lock(self) -> Iterator[str | None]:
         """Lock the run against a second training, and remove leftovers of an interrupted training.
 
-        Creates the folder. Yields None, or a warning if the file system does not support locks.
+        Creates the folder, and removes it again if nothing is written. Yields None, or a warning if the file system
+        does not support locks.
 
         Raises:
             OutputPathError: If another process trains this run (names the process), no file can be created, or the
                 folder has disappeared when an error occurs inside.
         """
+        created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         files.make_folder(self.path)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
             for folder in (self.path, self.path / layout.OUTPUTS, self.path / layout.DATA):
@@ -130,6 +132,16 @@ class Run(Results):
             except AttnkitError:
                 self.require_locked()
                 raise
+            finally:
+                self._remove_if_empty(created)
+
+    def _remove_if_empty(self, created: Sequence[Path]) -> None:
+        """Remove the folders that `lock` created, innermost first, if the run holds nothing but its lock."""
+        with suppress(OSError):
+            if created and [path.name for path in self.path.iterdir()] == [layout.LOCK]:
+                (self.path / layout.LOCK).unlink()
+                for folder in created:
+                    folder.rmdir()  # an error if another run was created in it meanwhile
 
     def require_locked(self) -> None:
         """Raise OutputPathError if a folder that this process locked no longer exists."""

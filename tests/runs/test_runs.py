@@ -441,6 +441,17 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_run_in_which_nothing_was_written_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    run = Run(tmp_path / "r" / "a" / "seed-1")
+    with pytest.raises(MissingInputError), run.lock():
+        raise MissingInputError("no data")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    with run.lock():
+        (run.path / "recipe.yaml").touch()
+    assert sorted(path.name for path in run.path.iterdir()) == [".lock", "recipe.yaml"]
+
+
 def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputPathError, match="file is not a folder"), Run(tmp_path / "file/x").lock():
