@@ -1,6 +1,6 @@
 """The picture that README opens with: mechanisms by tasks, from kept runs, and by cost.
 
-`python benchmarks/publish.py` writes it, of the mechanisms that several tasks have.  The recipes of
+`python benchmarks/publish.py` writes it, of the mechanisms that several tasks besides diagnostics have.  The recipes of
 published/ and those without a row of scaled-dot are left out: they have rows of their own.  The
 columns of speed and memory are those of results/every-mechanism.json: causal attention's training
 on rows of 2,048 tokens.
@@ -22,7 +22,7 @@ TASKS = ("translation", "summarization", "dialogue", "classification", "language
 """From left to right; then the others."""
 PLAIN = "scaled-dot"
 LEAST_TASKS = 3
-"""Recipes that a mechanism is in, at least."""
+"""Recipes of these tasks that a mechanism is in, at least."""
 LENGTH = "2048"
 
 
@@ -36,7 +36,12 @@ def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
     names.sort(key=lambda name: [kept[name][0].recipe.task != task for task in TASKS])
     baselines: dict[str | None, str] = {name: load(shipped()[name]).baseline or "" for name in names}
     whole = overview([run for name in names for run in kept[name]], baselines)
-    tasks = Counter(system for name in names for system in {run.variant for run in kept[name]})
+    tasks = Counter(
+        system
+        for name in names
+        if not name.startswith("diagnostics/")
+        for system in {run.variant for run in kept[name]}
+    )
     systems = [name for name in whole.systems if tasks[name] >= LEAST_TASKS]
     columns = []
     for one in whole.columns:

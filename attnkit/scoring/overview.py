@@ -68,13 +68,17 @@ class OverviewColumn:
         """Return the gain of a system as a share of the column's largest difference, -1 to 1.
 
         The largest difference counts as at least the margin (for a cost SMALL_COST), so that level systems are pale.
+        Costs count by the logarithm of their ratio: half the time is as far from the baseline as twice the time.
         """
         if system not in self.cells:
             return None
-        margin = SMALL_COST if self.score is None else self.margin or 0.0
-        largest = max(margin, *(abs(cell.value) for cell in self.cells.values())) or 1.0
-        sign = -1 if self.better == "lower" else 1
-        return sign * self.cells[system].value / largest
+        if self.score is None:
+            differences = {name: math.log1p(cell.value / 100) for name, cell in self.cells.items()}
+            margin = math.log1p(SMALL_COST / 100)
+        else:
+            differences, margin = {name: cell.value for name, cell in self.cells.items()}, self.margin or 0.0
+        largest = max(margin, *map(abs, differences.values())) or 1.0
+        return (-1 if self.better == "lower" else 1) * differences[system] / largest
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Many recipes in one view: what is compared with what, at which length, in which unit."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from helpers.score_rows import against, compared, fixed_difference, fixed_score,
 from helpers.scored import scored_run
 
 from attnkit.errors import MissingInputError
-from attnkit.scoring.overview import OverviewCell, overview, overview_of
+from attnkit.scoring.overview import OverviewCell, OverviewColumn, overview, overview_of
 from attnkit.scoring.results import Comparison, ScoreRow
 
 OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
@@ -96,3 +97,13 @@ def test_runs_are_read_as_they_were_scored(tmp_path: Path) -> None:
     assert all(cell.provisional for cell in found.columns[0].cells.values())
     with pytest.raises(MissingInputError, match="toy is left out: nothing to compare"):
         overview(runs[:1], {})
+
+
+def test_costs_are_coloured_by_the_logarithm_of_their_ratio() -> None:
+    """One mechanism with forty times the memory left all others as pale as the baseline."""
+    percents = {"half": -50.0, "twice": 100.0, "forty": 3900.0}
+    cells = {name: OverviewCell(value) for name, value in percents.items()}
+    column = OverviewColumn("memory", "%", "base", None, "lower", cells)
+    half, twice, forty = (column.gain(name) or 0.0 for name in percents)
+    assert half == pytest.approx(-twice) == pytest.approx(math.log(2) / math.log(40))
+    assert forty == -1
