@@ -1,8 +1,8 @@
 """The picture that README opens with: mechanisms by tasks, from kept runs, and by cost.
 
-`python benchmarks/publish.py` writes it, of the mechanisms that several tasks besides diagnostics have.  The recipes of
-published/ and those without a row of scaled-dot are left out: they have rows of their own.  The
-columns of speed and memory are those of results/every-mechanism.json: causal attention's training
+`python benchmarks/publish.py` writes it, of the mechanisms that several tasks besides diagnostics
+have.  The recipes of published/ and those without a row of scaled-dot are left out: they have rows
+of their own.  The columns of speed and memory are those of results/every-mechanism.json: causal attention's training
 on rows of 2,048 tokens.
 """
 
