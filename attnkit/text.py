@@ -74,7 +74,7 @@ def hint(word: str, choices: Iterable[str], otherwise: str | None = None) -> str
     known = list(choices)
     if close := nearest(word, known):
         return f"did you mean {close}?"
-    return otherwise or f"there are {', '.join(known)}"
+    return otherwise or f"choose from {', '.join(known)}"
 
 
 _MARKS = str.maketrans("", "", string.punctuation)

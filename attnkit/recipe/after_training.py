@@ -47,7 +47,7 @@ class SearchConfig(Section):
     def misfit(self) -> tuple[str, str]:
         """A key that contradicts another key, and the reason; two empty strings if there is none."""
         if self.n_best > self.width:
-            return "n_best", f"{self.method} search finds {self.width} at most; use a wider beam, or sample"
+            return "n_best", f"must be at most {self.width} for {self.method} search; use a wider beam, or sample"
         if self.min_length >= self.max_length:
             return "min_length", f"must be below max_length {self.max_length}, which counts the end token"
         return "", ""

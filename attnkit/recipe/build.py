@@ -25,7 +25,7 @@ INIT: Key = ("train", "init")
 ATTENTION: Key = ("model", "attention")
 SEEDS: Key = ("train", "seeds")
 MISSING = {
-    "task": f"is missing; it is one of {', '.join(get_args(Task))}",
+    "task": f"is missing; choose from {', '.join(get_args(Task))}",
     "data": "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
 }
 DERIVED = Position("derived")

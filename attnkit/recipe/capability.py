@@ -43,7 +43,7 @@ def _windows(recipe: Recipe) -> Iterator[Issue]:
     for part in mechanism_registry.layer_schedule(attention.name, attention.options()):
         facts = mechanism_registry.resolve_capabilities(*part)
         if why := window_issue(facts.state, facts.by_distance):
-            text = f"window is not for a model with {facts.word}: {why}; remove it, or use"
+            text = f"window does not work with {facts.word}: {why}; remove window, or use"
             text += f" `model.attention: {AttentionConfig().name}`"
             yield text, "contexts.methods", "model.attention"
             return
@@ -53,11 +53,11 @@ def ranks_issue(recipe: Recipe, ranks: int) -> str | None:
     """Return why `ranks` processes cannot train a model of this recipe together, or None if they can."""
     train = recipe.train
     if ranks > 1 and train.parallel == "none":
-        return f"train.parallel: none, but {ranks} processes are to train: set ddp or fsdp"
+        return f"train.parallel: none, but {ranks} processes train together; set ddp or fsdp"
     if train.compile:
-        return "train.compile: is for training in one process; set it to false"
+        return "train.compile: works only in one process; set it to false"
     if train.parallel == "fsdp" and train.precision == "fp16":
-        return "train.precision: fp16 is not for train.parallel=fsdp; use bf16"
+        return "train.precision: fp16 does not work with train.parallel=fsdp; use bf16"
     return None
 
 
@@ -69,8 +69,8 @@ def length_issue(recipe: Recipe, length: int) -> str:
         return ""
     if model.positions == "learned":
         return (
-            f"learned positions end at data.max_length ({max_length}), so no text of {length} tokens "
-            f"can be read; use lengths up to {max_length}, or sinusoidal, rope, alibi or relative "
+            f"learned positions end at data.max_length ({max_length}), so the model cannot read {length} tokens; "
+            f"use lengths up to {max_length}, or sinusoidal, rope, alibi or relative "
             "positions"
         )
     for attention in (getattr(model.attention, role) for role in model.places):
@@ -78,8 +78,8 @@ def length_issue(recipe: Recipe, length: int) -> str:
         if limit is not None and (isinstance(limit, str) or limit < length + 1):
             reach = f"data.max_length ({max_length})" if isinstance(limit, str) else limit
             return (
-                f"{attention.name} has weights for {reach} positions only, so no text of {length} "
-                f"tokens can be read; use lengths up to {max_length}, or {AttentionConfig().name}"
+                f"{attention.name} has weights for {reach} positions, so the model cannot read {length} "
+                f"tokens; use lengths up to {max_length}, or {AttentionConfig().name}"
             )
     return ""
 
@@ -121,18 +121,18 @@ def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[s
         text = f"{facts.word} cannot be cross attention{why}"
         yield f"{text}; name a mechanism for each place, with `cross: {default}`", ""
     if role == "encoder" and not facts.encoder:
-        text = f"{facts.word} cannot be encoder attention{why}; use it in the decoder, and here"
-        yield f"{text} {default} or another that looks both ways", ""
+        text = f"{facts.word} cannot be encoder attention{why}; use {facts.word} in the decoder only,"
+        yield f"{text} and {default} or another bidirectional mechanism in the encoder", ""
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
-        yield f"{text}; causal are {_names_with(lambda f: f.causal)}", ""
+        yield f"{text}; causal mechanisms: {_names_with(lambda f: f.causal)}", ""
     if role != "cross" and scheme in ATTENTION_POSITIONS and scheme not in facts.positions:
         text = f"{facts.word} does not work with `model.positions: {scheme}`{why}; use sinusoidal"
         words = _names_with(lambda other: scheme in other.positions)
         yield f"{text} or learned positions; {scheme} works with {words}", ""
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
-        yield f"{text}; `data.max_length` can be {facts.limit - 1} at most", ""
+        yield f"{text}; set data.max_length to at most {facts.limit - 1}", ""
     for name in ("key_norm", "qk_norm"):
         try:
             score_options({name: options.get(name, False)}, facts.uses)
@@ -141,7 +141,7 @@ def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[s
     layers = model.cross_layers if role == "cross" else getattr(model.layers, role)
     if facts.layered and (parts := len(options[facts.composite])) > layers:
         text = f"{facts.word} has more parts ({parts}) than there are layers ({layers})"
-        yield f"{text}; leave some out", facts.composite
+        yield f"{text}; remove parts", facts.composite
 
 
 def _names_with(condition: Callable[[MechanismSpec], bool]) -> str:

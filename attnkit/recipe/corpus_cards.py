@@ -159,7 +159,7 @@ def load(name: str) -> Card:
     try:
         return Card.model_validate({"name": name, **yaml.safe_load(path.read_text("utf-8"))})
     except (yaml.YAMLError, TypeError) as error:
-        raise RecipeError(f"{path}: no YAML with keys: {' '.join(str(error).split())}") from None
+        raise RecipeError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         first = error.errors()[0]
         given = "" if first["type"] == "missing" else f", got {first['input']!r:.60}"

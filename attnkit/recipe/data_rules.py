@@ -33,23 +33,23 @@ def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
     if label_issue:
         yield label_issue, "data.labels"
     if source is not None and task == "language-modeling":
-        yield "a language model has no source; name data.target alone", "data.source"
+        yield "a language model has no source; set data.target only", "data.source"
     if source is not None and source == target and task == "translation":
-        yield f"source and target are both {source}; name two", "data.target", "data.source"
+        yield f"source and target are both {source}; name two languages", "data.target", "data.source"
     if data.corpus is not None:
         message = f"{quoted(data.corpus)} has its own splits"
         yield from ((f"{message}; to read files, set data.corpus=null", f"data.{s}") for s in named)
-        yield from ((message, f"data.split.{s}") for s in SPLITS[1:] if data.split_off(s))
+        yield from ((f"{message}; remove it", f"data.split.{s}") for s in SPLITS[1:] if data.split_off(s))
         yield from _corpus(data, data.corpus, task)
         return
     text_file = task == "language-modeling" and format_of(files_of(data, "train"), data.format)
     for split in (split for split in SPLITS[1:] if data.split_off(split)):
         if split in named:
-            yield f"data.{split} names a file; remove one", f"data.split.{split}"
+            yield f"data.{split} names a file; remove one of the two keys", f"data.split.{split}"
         if "train" not in named:
-            yield "splits data.train, which is not set", f"data.split.{split}"
+            yield "needs data.train, which is not set", f"data.split.{split}"
         if "train" in named and split not in named and text_file == "plain":
-            text = "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"
+            text = "plain text has no rows to split; cut the file: head -n 1000 FILE > valid.txt"
             yield text, f"data.split.{split}"
     if not named:
         yield "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths", "data"
@@ -64,7 +64,7 @@ def split_issues(data: DataConfig, scored: Sequence[str]) -> Iterator[Issue]:
     available = available_splits(data)
     for split in ("train", "valid"):
         if data.corpus is None and available and split not in available:
-            text = f"data.{available[0]} needs data.{split} beside it; name its file"
+            text = f"needs data.{split} too; set data.{split} to a file"
             if split == "valid":
                 text += ", or take rows of data.train: data.split.valid=500"
             yield text, f"data.{available[0]}"
@@ -74,7 +74,7 @@ def split_issues(data: DataConfig, scored: Sequence[str]) -> Iterator[Issue]:
             text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
             yield text, "eval.splits"
         elif not card and {"train", "valid"} <= {*available} and split not in available:
-            text = f"names {quoted(split)}; there are {', '.join(available)}"
+            text = f"the data has no split {quoted(split)}; it has {', '.join(available)}"
             yield text, "eval.splits"
 
 
@@ -89,7 +89,7 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
     if data.size is not None and card.format != "generated":
         yield NO_SIZE, "data.size"
     if data.format != "auto":
-        yield "is for files of your own; a corpus knows its format", "data.format"
+        yield "is for your own files; a corpus has a fixed format; remove it", "data.format"
     optional = card.format == "generated" and data.source is data.target is None
     needed = card.task == "translation" and not optional
     for key in ("source", "target"):
@@ -97,7 +97,7 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
         if word is not None and word not in card.languages:
             yield f"{card.name} has no {quoted(word)}; {hint(word, card.languages)}", f"data.{key}"
         elif word is None and needed and (key == "target" or task != "language-modeling"):
-            text = f"{card.name} has {', '.join(card.languages)}; say which is the {key} by data.{key}"
+            text = f"{card.name} has {', '.join(card.languages)}; choose one as data.{key}"
             yield text, f"data.{key}", "data.corpus"
 
 
@@ -112,13 +112,13 @@ def _file_issue(files: tuple[str, ...], form: str, task: str) -> str:
         return "`data.format: lines` reads two aligned files [source, target]; name both"
     kind = format_of(files, form)
     if task == "question-answering" and kind in ("lines", "plain"):
-        return "questions with contexts are read from one .jsonl file; name one"
+        return "question-answering needs one .jsonl file of questions with contexts"
     if task == "language-modeling" or kind != "plain":
         return ""
     return (
         f"{task} needs pairs: two aligned files [source, target], {HUGGING_FACE}NAME, or one "
-        ".jsonl, .json, .csv, .tsv or .parquet file; where a file has columns, say how they are "
-        "separated: data.format=csv"
+        ".jsonl, .json, .csv, .tsv or .parquet file; if a file with another suffix has columns, "
+        "set its format: data.format=csv"
     )
 
 
@@ -129,12 +129,14 @@ def _label_issue(data: DataConfig, task: str) -> str:
     if task != "classification":
         return f"does nothing with `task: {task}`; it is for classification" if labels else ""
     if card_labels:
-        return "" if labels == card_labels else f"{data.corpus} has {', '.join(card_labels)}; remove data.labels"
+        return (
+            "" if labels == card_labels else f"{data.corpus} has labels {', '.join(card_labels)}; remove data.labels"
+        )
     if len(labels) < 2 and (labels or data.corpus is None):
-        return "name two labels or more, such as `labels: [negative, positive]`"
+        return "name at least two labels, such as `labels: [negative, positive]`"
     distinct = len({" ".join(label.split()) for label in labels}) == len(labels)
     if not distinct or not all(label.strip() == label != "" for label in labels):
-        return "each label must be another text, without white space at its ends"
+        return "labels must differ, and must not start or end with white space"
     return ""
 
 

@@ -47,7 +47,7 @@ def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
         if "huggingface" in formats:
             formats[0] += f" ({pretrained_class(recipe)})"
             if recipe.tokenizer.model:  # a file that is not opened here
-                formats[0] += " if tokenizer.model has no byte fallback, words or pieces across spaces"
+                formats[0] += " unless tokenizer.model has byte fallback, type word or pieces across spaces"
         groups.setdefault(", ".join(formats) or "none", []).append(name)
     for formats_text, names in groups.items():
         if len(groups) > 1:

@@ -10,9 +10,9 @@ from attnkit.text import nearest, quoted
 
 SUFFIX = ".yaml"
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
-NAME_RULE = "use ASCII letters, digits, '.', '_', '+' and '-', at most 64, the first no sign but '_'"
+NAME_RULE = "use at most 64 ASCII letters, digits, '.', '_', '+' and '-'; start with a letter, a digit or '_'"
 """Characters allowed in a name, for messages; see `is_name`."""
-LIST_HINT = "`attnkit recipe list` shows the shipped ones"
+LIST_HINT = "`attnkit recipe list` lists the shipped recipes"
 MAX_SUGGESTIONS = 3
 """Maximum number of recipes that a message suggests."""
 
@@ -49,9 +49,9 @@ def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
     suggestions += [full for full in recipes if bare in (full, *full.split("/"))]
     suggestions = suggestions[:MAX_SUGGESTIONS] or [close for close in [nearest(bare, recipes)] if close]
     hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else LIST_HINT
-    reason = "it is a folder" if os.path.isdir(path) else "there is no such file"
+    reason = "it is a folder" if os.path.isdir(path) else "no such file"
     shown = quoted(str(recipe), 200)
-    raise MissingInputError(f"no recipe {shown}: {reason}, and no shipped one has this name; {hint}")
+    raise MissingInputError(f"no recipe {shown}: {reason}, and no shipped recipe has this name; {hint}")
 
 
 def is_name(text: str) -> bool:

@@ -170,7 +170,7 @@ def load_resolved(path: Path, overrides: Sequence[str] = (), content: bytes | No
     _by_variant(variant_words, [])
     for change, *more in changes:
         if more:
-            refuse(COMMAND_LINE, "takes one value at a time here", change.key)
+            refuse(COMMAND_LINE, "must be a single value here", change.key)
         settings.put(*change)
     built = build(settings, issues, root.place)
     issues.stop()
@@ -183,8 +183,8 @@ def _documents(path: Path) -> list[Document]:
     documents = [_document(path)]
     while (node := documents[-1].extends) is not None:
         if not isinstance(node, Scalar) or node.null:
-            text = "must be the file of a recipe, relative to this one, or the name of a shipped"
-            refuse(node.place, f"{text} one, got {written(node)}", ("extends",))
+            text = "must be a recipe file, relative to this file, or the name of a shipped"
+            refuse(node.place, f"{text} recipe, got {written(node)}", ("extends",))
         try:
             parent = _document(resolve(node.text, documents[-1].path.parent))
         except MissingInputError as error:
@@ -192,7 +192,7 @@ def _documents(path: Path) -> list[Document]:
         documents.append(parent)
         if any(parent.path.samefile(document.path) for document in documents[:-1]):
             chain = " extends ".join(quoted(document.path.name) for document in documents)
-            refuse(node.place, f"goes round in a circle: {chain}; remove one of these", ("extends",))
+            refuse(node.place, f"forms a cycle: {chain}; remove one `extends`", ("extends",))
     return documents
 
 
@@ -209,17 +209,17 @@ def _variants(node: Node) -> dict[str, Override]:
     if is_null(node):
         return {}
     if not isinstance(node, Mapping):
-        text = f"must hold names with their overrides, got {written(node)}"
+        text = f"must be a mapping of names to overrides, got {written(node)}"
         refuse(node.place, text, ("variants",))
     if len(node.fields) > MAX_VARIANTS:
-        text = f"{len(node.fields)} variants are too many; {MAX_VARIANTS} is the most"
+        text = f"{len(node.fields)} variants are too many; the maximum is {MAX_VARIANTS}"
         refuse(node.place, text, ("variants",))
     variants = {}
     for name, (place, value) in node.fields.items():
         if not is_name(name):
             refuse(place, f"{quoted(name)} cannot name a run folder; {NAME_RULE}", ("variants",))
         if not isinstance(value, Mapping) and not is_null(value):
-            text = f"must hold overrides, such as `train.lr: 1e-3`, got {written(value)}"
+            text = f"must be a mapping of overrides, such as `train.lr: 1e-3`, got {written(value)}"
             refuse(value.place, text, ("variants", name))
         variants[name] = Override((), place, value if isinstance(value, Mapping) else EMPTY)
     return variants

@@ -168,7 +168,7 @@ def _tree(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as error:  # ValueError: a zero byte
         line = getattr(error, "lineno", None) or 1
-        raise UsageError(f"{path}:{line}: no valid Python: {error}") from None
+        raise UsageError(f"{path}:{line}: not valid Python: {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -32,7 +32,7 @@ WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a whole layer, which a part of a composite cannot have."""
 LARGEST_OPTION = 2**20
 """Maximum of integer options: a layer of that size would fill any memory."""
-PARTS_TEXT = "a list of two mechanisms or more, such as [scaled-dot, synthesizer-random]"
+PARTS_TEXT = "a list of at least two mechanisms, such as [scaled-dot, synthesizer-random]"
 """Description of the parts of a composite, for messages."""
 GROUP = "attnkit.mechanisms"
 _FOLDER = Path(__file__).parents[1] / "mechanisms"
@@ -90,7 +90,7 @@ def part(word: str, composite: str) -> MechanismSpec:
 
     if not fits(spec):
         allowed = ", ".join(name for name in names() if fits(facts(name)))
-        raise UsageError(f"{word} cannot be a part of {composite}; its parts can be {allowed}")
+        raise UsageError(f"{word} cannot be a part of {composite}; choose from {allowed}")
     if layered:
         return spec
     options = {name: option for name, option in spec.options.items() if name not in WHOLE_LAYER}
@@ -153,7 +153,7 @@ def _composite_spec(spec: MechanismSpec, options: Mapping[str, Any]) -> Mechanis
             raise UsageError(text)
     if spec.layered and len({bool(part_options.get("residual_scores")) for _, part_options in components}) > 1:
         raise UsageError(
-            f"{spec.word}: residual_scores adds the scores of the layer before: set it on all parts, or on none"
+            f"{spec.word}: residual_scores adds the scores of the previous layer: set it on all parts, or on none"
         )
     specs = [resolve_capabilities(*component) for component in components]
     limits = [f.limit for f in specs if f.limit is not None]
@@ -185,7 +185,7 @@ def unknown_option(spec: MechanismSpec, name: str, composite: str = "") -> str:
     """Return why an option of a mechanism, or of a part of `composite`, is refused, with the nearest option."""
     word = spec.word
     if composite and name in WHOLE_LAYER:
-        return f"{name} belongs to the layer as a whole: set it on {composite} instead of on {word}"
+        return f"{name} is an option of the whole layer: set it on {composite}, not on {word}"
     suggestion = hint(name, spec.options, f"it has {', '.join(spec.options) or 'none'}")
     as_part = f" as a part of {composite}" if composite else ""
     return f"{word}{as_part} has no option {quoted(name)}; {suggestion}"
@@ -251,7 +251,7 @@ def _typed_part(composite: str, given: Any) -> str | dict[str, Any]:
     """Return the word of a part, or a mapping of its word and its options."""
     given = {"name": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-        raise UsageError(f"a part must be a word or {{name: word}} with its options, got {shown(given)}")
+        raise UsageError(f"a part must be the name of a mechanism, or {{name: NAME}} with options, got {shown(given)}")
     word: str = given["name"]
     options = {name: value for name, value in given.items() if name != "name"}
     typed = checked_options(word, options, composite)
@@ -286,12 +286,12 @@ def plug_in(path: str | Path) -> str:
     word = path.stem.replace("_", "-")
     if path.suffix != ".py" or not _WORD.fullmatch(word):
         raise UsageError(
-            f"plug-in {path}: the file's name becomes the word in recipes, so it must be small "
+            f"plug-in {path}: the file name becomes the name in recipes: use lower-case "
             "ASCII letters, digits and _, such as my_mechanism.py"
         )
     path = path.resolve()
     if (taken := plugged().get(word, path)) != path:
-        raise UsageError(f"plug-in {path}: {word} is plugged in by {taken}; rename one")
+        raise UsageError(f"plug-in {path}: {word} is already loaded from {taken}; rename one of the files")
     if is_metric(path):
         plug_in_metric(path, word)
         return word
@@ -320,7 +320,7 @@ def faults() -> dict[str, str]:
             if word in shipped():
                 raise UsageError("attnkit has a mechanism of this name, which is used instead")
             if not _WORD.fullmatch(word):
-                raise UsageError("its name must be small ASCII letters, digits and hyphens")
+                raise UsageError("its name must consist of lower-case ASCII letters, digits and hyphens")
             _read_installed(entry)
         except UsageError as error:
             reasons[word] = f"package {_package(entry)}: mechanism {quoted(word)}: {error}"
@@ -355,7 +355,7 @@ def _read_installed(entry: EntryPoint) -> MechanismSpec:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
-        raise UsageError(f"module {entry.module} is not there as a Python file")
+        raise UsageError(f"module {entry.module} has no Python file")
     return _read(Path(str(spec.origin)), entry.name, _package(entry))
 
 

@@ -130,7 +130,7 @@ def metrics_of_answers() -> list[str]:
 def metric_refusal(name: str, task: str, known: Sequence[str]) -> str:
     """Return why a metric is refused for a task that has the `known` ones."""
     words = shorten(", ".join(known), 80, placeholder=" ...")
-    return f"{name} is not for {task}, which has {words}"
+    return f"{name} does not apply to {task}; choose from {words}"
 
 
 def direction_note(name: str) -> str:
@@ -182,7 +182,7 @@ def plug_in_metric(path: Path, name: str) -> None:
         match node:
             case ast.Assign(targets=[ast.Name(id=key)], value=value) if key in settings:
                 if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
-                    raise UsageError(f"{path}:{node.lineno}: {key} must be a literal text")
+                    raise UsageError(f"{path}:{node.lineno}: {key} must be a string literal")
                 settings[key] = value.value
     if settings["better"] not in ("higher", "lower"):
         raise UsageError(f"{path}: better must be 'higher' or 'lower', got {settings['better']!r}")

@@ -39,7 +39,7 @@ def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published 
     if node is None or is_null(node):
         return None
     if not isinstance(node, Mapping):
-        refuse(node.place, f"must hold keys, such as `source: ...`, got {written(node)}", (KEY,))
+        refuse(node.place, f"must be a mapping of keys, such as `source: ...`, got {written(node)}", (KEY,))
     splits = list(dict.fromkeys(s for recipe in recipes.values() for s in recipe.eval.splits))
     given: dict[str, Any] = {"split": None, "why": None}
 
@@ -60,17 +60,17 @@ def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published 
     for name in ("source", "comparable", "scores"):
         require(name in given, name, "is missing")
     for variant, figures in given["scores"].items():
-        text = f"{quoted(variant)} is no variant; {hint(variant, recipes)}"
+        text = f"no variant {quoted(variant)}; {hint(variant, recipes)}"
         require(variant in recipes, "scores", text)
         for metric in figures:
             require(is_known(metric), "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}")
     require(given["source"].strip(), "source", "must not be empty")
     split = given["split"]
     if split not in (None, *splits):
-        text = f"no split of eval.splits is called {quoted(split)}; {hint(split, splits)}"
+        text = f"eval.splits has no split {quoted(split)}; {hint(split, splits)}"
         require(False, "split", text)
     if given["comparable"]:
-        text = f"is missing; say which split the figures compare with: {', '.join(splits)}"
+        text = f"is missing; choose the split of the figures: {', '.join(splits)}"
         require(split or len(splits) == 1, "split", text)
         given["split"] = split or splits[0]
     else:

@@ -70,39 +70,45 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
     if task == "tagging" and shape == "encoder-decoder":
         yield "tagging predicts positions of its source; use `model.shape: decoder` or encoder", "model.shape", "task"
     if shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks:
-        text = f"an encoder alone writes no text; {task} needs " + (
+        text = f"an encoder writes no text; {task} needs " + (
             "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
         )
         yield text, "model.shape", "task"
     if pairs and shape != "encoder-decoder" and separate:
-        text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
+        text = f"`model.shape: {shape}` reads source and target with one vocabulary; set it to true"
         yield text, "tokenizer.shared", "model.shape"
     if recipe.tokenizer.model is None and size < min_size:
-        text = f"{size} is too small: reserved and special tokens and one piece make {min_size}"
+        text = f"size {size} is too small for reserved and special tokens and one piece; use at least {min_size}"
         yield text, "tokenizer.size", "tokenizer.special"
     if width % heads:
-        yield f"{heads} heads do not divide the width {width}; {nearest} would", "model.heads", "model.width"
+        yield (
+            f"width {width} is not divisible by {heads} heads; use model.heads={nearest}",
+            "model.heads",
+            "model.width",
+        )
     if not width % heads and model.positions == "rope" and width // heads % 2:
-        text = f"rope turns pairs, but heads are {width // heads} wide (width / heads); make that even"
-        yield text, "model.positions", "model.heads", "model.width"
+        yield f"rope needs an even head width, got {width // heads}", "model.positions", "model.heads", "model.width"
     if model.positions == "sinusoidal" and width % 2:
-        yield f"sinusoidal positions need an even width; {width + 1} would do", "model.width", "model.positions"
+        yield f"sinusoidal positions need an even width; use model.width={width + 1}", "model.width", "model.positions"
     if fits and model.positions not in positions:
-        text = f"a {type_} model has {' or '.join(positions)}, got {model.positions}; remove it"
+        text = f"must be {' or '.join(positions)} for a {type_} model, got {model.positions}; remove it"
         yield text, "model.positions", "model.type"
     if model.tie == "all" and separate and shape == "encoder-decoder":
         text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
         yield text, "model.tie", "tokenizer.shared"
     if fits and type_ == "recurrent" and width % 2:
-        yield f"each direction of the encoder has half the width; {width + 1} is even", "model.width", "model.type"
+        yield (
+            f"each direction of the encoder has half the width; use model.width={width + 1}",
+            "model.width",
+            "model.type",
+        )
     if type_ == "naive-bayes-attention" and model.tie != "none":
-        text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
-        yield text, "model.tie", "model.type"
+        yield "naive-bayes-attention has a separate output table; use none or remove it", "model.tie", "model.type"
     if table and size > MAX_TABLE:
-        text = f"{type_} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; {MAX_TABLE} is the most"
+        text = f"{type_} stores all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; use tokenizer.size={MAX_TABLE}"
         yield text, "tokenizer.size", "model.type"
     if recipe.train.init and model.count_based:
-        yield f"a {type_} model is counted; it starts from no weights", "train.init", "model.type"
+        yield f"a {type_} model is counted, not trained; remove it", "train.init", "model.type"
 
 
 def _training(recipe: Recipe) -> Iterator[Issue]:
@@ -110,7 +116,7 @@ def _training(recipe: Recipe) -> Iterator[Issue]:
     objective, noise = train.objective, train.objective in SHAPE_OF
     text_only = task == "language-modeling"
     shape = SHAPE_OF.get(objective, model.shape)
-    why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes one"
+    why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes another"
     if text_only and objective == "seq2seq":
         text = "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"
         yield text, "train.objective", "task"
@@ -123,7 +129,7 @@ def _training(recipe: Recipe) -> Iterator[Issue]:
     if noise and text_only and model.shape == shape and model.type != "transformer":
         yield f"{objective} needs a transformer", "model.type", "train.objective"
     if recipe.corrupts and recipe.data.max_length < MIN_CORRUPTED_LENGTH:
-        text = f"span-corruption needs texts of {MIN_CORRUPTED_LENGTH} tokens at least"
+        text = f"span-corruption needs texts of at least {MIN_CORRUPTED_LENGTH} tokens"
         yield text, "data.max_length", "train.objective"
     if train.patience and not train.valid_every:
         text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
@@ -131,12 +137,12 @@ def _training(recipe: Recipe) -> Iterator[Issue]:
     if train.ema and train.average > 1:
         yield "ema and average both average weights; keep one of them", "train.ema", "train.average"
     if train.average > 1 and not train.valid_every:
-        text = "averages weights of validations, but valid_every is 0; set train.valid_every"
+        text = "averages the weights at validations, but valid_every is 0; set train.valid_every"
         yield text, "train.average", "train.valid_every"
     if train.schedule in ("cosine", "linear") and train.min_lr > train.lr:
-        yield f"is above the peak train.lr {train.lr:g}", "train.min_lr", "train.lr"
+        yield f"must be at most the peak train.lr {train.lr:g}", "train.min_lr", "train.lr"
     if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
-        text = f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"
+        text = f"{train.schedule} decays from the end of the warm-up; set it to at least 1"
         yield text, "train.warmup", "train.schedule"
 
 
@@ -147,11 +153,11 @@ def _scoring(recipe: Recipe) -> Iterator[Issue]:
     windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")]
     encodes, questions = recipe.model.shape == "encoder-decoder", task == "question-answering"
     if running and recipe.train.objective in SHAPE_OF:
-        yield f"{running[0]} is of running text; use perplexity", "eval.metrics", "train.objective"
+        yield f"{running[0]} is a metric of running text; use perplexity", "eval.metrics", "train.objective"
     if questions and other > 1 - gold + 1e-9:
         text = (
-            f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is the "
-            "most that this gold leaves to other"
+            f"data.gold {gold:g} and data.other {other:g} add up to more than 1; set data.other to at "
+            f"most {1 - gold:g}"
         )
         yield text, "data.other", "data.gold"
     if questions and encodes and windows:
@@ -172,7 +178,7 @@ def _stacks(recipe: Recipe) -> Iterator[Issue]:
         if absent and layers:
             yield f"a model of {kind} has no {stack}; remove it", f"model.layers.{stack}"
         elif not absent and not layers and not optional:
-            yield "needs at least one layer; 1 is the least", f"model.layers.{stack}"
+            yield "must be at least 1", f"model.layers.{stack}"
     for role in ("encoder", "decoder", "cross"):
         if role not in model.places and getattr(model.attention, role) != AttentionConfig():
             text = f"a model of {kind} has no {role} attention; remove it"
@@ -194,7 +200,7 @@ def _metrics(recipe: Recipe) -> Iterator[Issue]:
             yield metric_refusal(unsupported[0], task, known), key, "task"
         vectors = [n for n in expanded if n in METRICS and METRICS[n].family == "embedding"]
         if vectors and recipe.eval.vectors is None:
-            yield f"{vectors[0]} needs word vectors; name their file by eval.vectors", key
+            yield f"{vectors[0]} needs word vectors; set eval.vectors to their file", key
 
 
 def _total_variation(recipe: Recipe) -> Iterator[Issue]:
@@ -204,7 +210,7 @@ def _total_variation(recipe: Recipe) -> Iterator[Issue]:
     corpus, length = recipe.data.corpus, recipe.data.max_length
     line = corpus_cards.load(corpus).line_tokens if corpus in corpus_cards.names() else None
     if line is None:
-        text = f"{metric} needs a corpus whose source is known: toy-topics or toy-chains; remove it"
+        text = f"{metric} needs a corpus with a known source, toy-topics or toy-chains; remove the metric"
         yield text, "eval.metrics", "data.corpus"
         return
     if recipe.tokenizer.type != "word":
@@ -212,7 +218,7 @@ def _total_variation(recipe: Recipe) -> Iterator[Issue]:
         yield text, "tokenizer.type", "eval.metrics"
     if line % length:
         nearest = max(size for size in range(1, length) if line % size == 0)
-        text = f"{metric} needs blocks that divide a line of {line} tokens; {nearest} does"
+        text = f"{metric} needs blocks that divide a line of {line} tokens; use data.max_length={nearest}"
         yield text, "data.max_length", "eval.metrics"
 
 
@@ -226,11 +232,11 @@ def _lengths(recipe: Recipe) -> Iterator[Issue]:
             text = "needs a generated corpus, whose rows can have any length; remove it"
             yield text, "eval.lengths", "data.corpus"
         elif not 2 <= min(recipe.eval.lengths) <= longest <= row_length.most:
-            text = f"{recipe.data.corpus} has rows of {row_length.unit}: lengths are 2 to {row_length.most:,}"
+            text = f"{recipe.data.corpus} has rows of 2 to {row_length.most:,} {row_length.unit}"
             yield text, "eval.lengths"
     elif recipe.corrupts:
         text = "is for the objectives causal and masked; remove it"
         yield text, "eval.lengths", "train.objective"
     elif "total-variation" in recipe.eval.metrics:
-        text = "total-variation is of blocks of data.max_length; remove it or eval.lengths"
+        text = "total-variation scores blocks of data.max_length; remove total-variation or eval.lengths"
         yield text, "eval.metrics", "eval.lengths"

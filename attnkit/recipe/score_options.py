@@ -51,7 +51,7 @@ class LayerOptions(NamedTuple):
 
 OF_ONE_SEQUENCE = {
     "short_conv": "it convolves the tokens of one sequence",
-    "exclusive": "it takes the query's own value from the answer",
+    "exclusive": "it subtracts the query's own value from the output",
     "value_residual": "it adds values of the first layer of self-attention",
 }
 """Options of self-attention only -> the reason."""
@@ -83,9 +83,9 @@ def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
     if given.key_norm and "k" not in uses:
         raise UsageError("key_norm needs keys, and this mechanism has none")
     if given.qk_norm and not {*"qk"} <= {*uses}:
-        raise UsageError("qk_norm needs queries and keys, and this mechanism lacks one of them")
+        raise UsageError("qk_norm needs queries and keys, and this mechanism lacks one of the two")
     if given.qk_norm and given.key_norm:
-        raise UsageError("qk_norm is in place of key_norm; choose one of them")
+        raise UsageError("qk_norm and key_norm exclude each other; remove one")
     scale: Any = given.entropy_scale
     scale = EntropyScale(**scale) if isinstance(scale, dict) else EntropyScale() if scale else False
     return given._replace(entropy_scale=scale)

@@ -26,7 +26,7 @@ def search_settings(recipe: "SearchConfig", options: Mapping[str, Any], sample: 
 
     given = {name: value for name, value in options.items() if value is not None}
     if sample and "beam" in given:
-        raise UsageError("--beam and sampling exclude each other: leave one of them out")
+        raise UsageError("--beam and sampling exclude each other; remove one")
     method = "sample" if sample else "beam" if "beam" in given else recipe.method
     for name in SAMPLING:
         if name in given and method != "sample":

@@ -81,7 +81,7 @@ class Settings:
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
         elif not is_null(node) or place == COMMAND_LINE:  # in a file, a section may be empty
-            text = f"must hold keys, such as `{next(iter(kind.model_fields))}: ...`"
+            text = f"must be a mapping of keys, such as `{next(iter(kind.model_fields))}: ...`"
             self._issues.add(node.place, key, f"{text}, got {written(node)}")
 
     def _expand(self, key: Key, place: Position, node: Node, from_shorthand: bool = False) -> None:
@@ -106,7 +106,7 @@ class Settings:
         fields = node.fields if isinstance(node, Mapping) else {"name": (place, node)}
         _, name = fields.get("name", (place, None))
         if not isinstance(name, Scalar) or name.null:
-            text = "must be the word of a mechanism, or {name: word} with its options"
+            text = "must be the name of a mechanism, or {name: NAME} with options"
             text += f", got {written(node)}"
             self._issues.add(node.place, key[:-1] if from_shorthand else key, text)
             return
@@ -168,11 +168,11 @@ def unknown(key: Key, prefix: Key) -> str:
     word, section = key[len(prefix)], SCHEMA[prefix]
     name, colon, value = word.partition(":")
     if isinstance(section, FieldInfo) or section is AttentionConfig:
-        return f"unknown key: {dotted(prefix)} has no such keys below it; set it as a whole"
+        return f"unknown key: {dotted(prefix)} has no keys below it; set {dotted(prefix)} itself"
     if colon and value:
         return f"unknown key; a space must follow the colon: {name}: {value}"
     if not prefix and word in FILE_KEYS:
-        return "stands only at the top of a recipe file, nested, not in a variant or an override"
+        return "is allowed only at the top level of a recipe file, with nested keys, not in a variant or an override"
     if suggestion := KEYS.get(".".join(key)) or KEYS.get(word):
         return f"unknown key; write {suggestion}"
     sections = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})
@@ -187,5 +187,5 @@ def unknown(key: Key, prefix: Key) -> str:
         return f"unknown key; did you mean {dotted(meant)}?"
     if close := nearest(word, others, cutoff=0.8):
         return f"unknown key; did you mean {dotted(others[close])}?"
-    place = f"under {dotted(prefix)}" if prefix else "at the top"
-    return f"unknown key; {place} there are {', '.join(names[:10])}{', ...' * (len(names) > 10)}"
+    place = f"keys under {dotted(prefix)}" if prefix else "top-level keys"
+    return f"unknown key; {place}: {', '.join(names[:10])}{', ...' * (len(names) > 10)}"

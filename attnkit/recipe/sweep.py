@@ -86,7 +86,7 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
     for number, (first, *more) in enumerate(changes):
         later = (change.key for change, *_ in changes[number + 1 :])
         if more and any(first.key[: len(key)] == key for key in later):
-            text = "has several values, and a later word sets it again; keep one of them"
+            text = "has several values and is set again later; keep one of them"
             refuse(COMMAND_LINE, text, first.key)
     check_number(prod(map(len, changes)))
     labels = [_label(key, swept) for key in swept]
@@ -102,7 +102,7 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
 def check_number(size: int) -> None:
     """Raise RecipeError if there are more than `MAX_VARIANTS` variants."""
     if size > MAX_VARIANTS:
-        refuse(COMMAND_LINE, f"{size:,} variants are too many; {MAX_VARIANTS:,} is the most")
+        refuse(COMMAND_LINE, f"{size:,} variants are too many; the maximum is {MAX_VARIANTS:,}")
 
 
 def unique(names: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ def _piece(text: str) -> str:
 
 def _file_name(text: str) -> str:
     if "\0" in text or not text:
-        raise ValueError("a path must be the name of a file")
+        raise ValueError("a path must be a file name")
     return text
 
 

@@ -98,7 +98,7 @@ def read_text(path: Path) -> str:
 
 def _text(raw: bytes, name: str) -> str:
     if len(raw) > MAX_BYTES:
-        refuse(Position(name, 1, 1), f"the file is larger than {MAX_BYTES // 1024} kB; not a recipe")
+        refuse(Position(name, 1, 1), f"the file is larger than {MAX_BYTES // 1024} kB, the maximum for a recipe")
     text = raw.decode("utf-8-sig", "surrogateescape")
     if bad := re.search(f"{_CONTROL.pattern}|[\ud800-\udfff]", text):
         start = text.rfind("\n", 0, bad.start()) + 1
@@ -134,13 +134,13 @@ def compose(text: str, name: str, inside: Position | None = None) -> Node | None
             what = _short(str(event.anchor))
             refuse(here, f"anchors and aliases ({what}) are not allowed; write the value out")
         if event.tag is not None:
-            refuse(here, f"tag {_short(event.tag)}: tags are not allowed; write the value alone")
+            refuse(here, f"tag {_short(event.tag)}: tags are not allowed; remove the tag")
         if next(number) == MAX_NODES:
-            refuse(here, f"more than {MAX_NODES} keys and values; not a recipe")
+            refuse(here, f"more than {MAX_NODES} keys and values, the maximum for a recipe")
         if isinstance(event, yaml.ScalarEvent):
             return Scalar(here, event.value, not event.style)
         if depth == MAX_DEPTH:
-            refuse(here, f"nested deeper than {MAX_DEPTH} levels; not a recipe")
+            refuse(here, f"nested deeper than {MAX_DEPTH} levels, the maximum for a recipe")
         if isinstance(event, yaml.SequenceStartEvent):
             items = []
             while not isinstance(event := next(events), yaml.SequenceEndEvent):
@@ -162,7 +162,7 @@ def compose(text: str, name: str, inside: Position | None = None) -> Node | None
     try:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent) and root is not None:
-                refuse(place(event.start_mark), "a second document; a file is one recipe")
+                refuse(place(event.start_mark), "a second YAML document; a recipe file contains one")
             if isinstance(event, yaml.NodeEvent):
                 root = node(event)
     except yaml.YAMLError as error:

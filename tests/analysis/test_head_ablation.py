@@ -122,7 +122,7 @@ def test_what_is_not_there_is_refused(run: Run, options: dict[str, list[int]], m
 
 def test_a_language_model_has_no_text_to_score_and_no_cross_attention(tmp_path: Path) -> None:
     model = make_run(tmp_path, task="language-modeling")
-    with pytest.raises(UsageError, match="metrics: bleu is not for language-modeling"):
+    with pytest.raises(UsageError, match="metrics: bleu does not apply to language-modeling"):
         probe_heads(model, ROWS, metrics=["bleu"])
     with pytest.raises(UsageError, match="--kind cross: this model has decoder attention only"):
         probe_heads(model, ROWS, kinds=["cross"])

@@ -208,7 +208,7 @@ def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
         (lambda m: attnkit.contexts(m, "a text", "b"), UsageError, "a list of texts"),
         (lambda m: attnkit.load("demo", plugins=["no.py"]), MissingInputError, "no such file"),
         (lambda m: attnkit.train("quickstart", "a=1"), UsageError, "a list or a dict"),
-        (lambda m: attnkit.train("quickstart", variants=["none"]), UsageError, "there are scaled"),
+        (lambda m: attnkit.train("quickstart", variants=["none"]), UsageError, "choose from scaled"),
         (lambda m: attnkit.train("quickstart", variants="none"), UsageError, "variant 'none'"),
         (lambda m: attnkit.load("demo", plugins="no.py"), MissingInputError, r"no\.py: no such"),
         (lambda m: attnkit.evaluate("demo", metrics="bleux"), UsageError, "'bleux'"),

@@ -124,7 +124,7 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
     assert {one.code for one in results} == {2}
     errors = {line for one in results for line in one.err.splitlines() if "error:" in line}
     assert len(errors) == 1
-    assert "metrics: bleu is not for classification, which has label-accuracy" in errors.pop()
+    assert "metrics: bleu does not apply to classification; choose from label-accuracy" in errors.pop()
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
     [
         (["generate", "runs/a/plain/seed-1", "--beam", "3"], "--beam does nothing here"),
         (["generate", "runs/a/plain/seed-1", "--n-best", "3"], "from 1 to 2, the number of labels"),
-        (["eval", "runs/a", "--metrics", "bleu"], "bleu is not for classification"),
-        (["eval", "runs/pretrain", "--metrics", "f1"], "f1 is not for language-modeling"),
+        (["eval", "runs/a", "--metrics", "bleu"], "bleu does not apply to classification"),
+        (["eval", "runs/pretrain", "--metrics", "f1"], "f1 does not apply to language-modeling"),
         (["eval", "--hyp", "a.jsonl", "--ref", "a.jsonl", "--metrics", "f1"], "needs a trained"),
         (
             ["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
             "an encoder alone writes no answers",
         ),
         (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"], "has no output, so give no target"),
-        (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "is not for"),
+        (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "does not apply to"),
         (
             ["train", "a.yaml", "data.labels=[negative, fine]", "--fresh"],
             "a.jsonl:2: the label 'positive' is not one of data.labels: negative, fine",

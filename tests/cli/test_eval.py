@@ -212,7 +212,7 @@ def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Caller, tmp_path:
     assert result["baseline"] == "vanilla"
     done = attnkit("runs", "--columns", "chrf", "--device", "cpu")
     assert done.code == 2
-    assert "--columns 'chrf': there are variant, BLEU, " in done.err
+    assert "--columns 'chrf': choose from variant, BLEU, " in done.err
     table = attnkit("runs", "--columns", "bleu", "--format", "csv", "--device", "cpu").out
     assert "parameters" not in table.splitlines()[0]
     done = attnkit("runs", "--columns", "bleu", "--format", "json", "--device", "cpu")

@@ -54,7 +54,7 @@ TABLE = """
 2 --causal efficient :: efficient cannot hide the future
 2 --heads 0 :: '--heads'
 2 --budget 0 :: --budget 0: must be more than 0 seconds
-2 --dtype int8 :: '--dtype': 'int8': there are float32
+2 --dtype int8 :: '--dtype': 'int8': choose from float32
 2 --device tpu :: tpu
 # bench train
 2 quickstart --variant linaer :: did you mean
@@ -101,14 +101,14 @@ TABLE = """
 2 hf --attention linear :: hf: no run is here; a Hugging Face model needs --text FILE
 66 someone/model --attention linear :: someone/model: no run is here; a Hugging Face model needs
 # convert someone/model --text a.en
-78 --attention '[1, 2]' :: must be the word of a mechanism
+78 --attention '[1, 2]' :: must be the name of a mechanism
 2 --attention '{encoder: linear}' :: in its decoder only
 78 --attention '{name: local, window: abc}' :: window: must be a whole number
 78 --attention '{name: local, windw: 2}' :: did you mean window
 78 --attention '{name: local, 1: 2}' :: model.attention.1: local has no option '1'; it has window
 78 --attention '{name: [local]}' :: {name: word} with its options, got {name: [local]}
 78 --attention '{' :: not valid YAML
-78 --attention linear,local :: takes one value
+78 --attention linear,local :: must be a single value here
 2 --attention nystrom :: cannot be causal
 78 --attention linaer :: did you mean linear
 73 --attention linear --out a.en :: is no folder to write in
@@ -191,8 +191,8 @@ TABLE = """
 2 --sample --temperature 0 :: --temperature: must be a number > 0, got 0.0
 2 --sample --temperature nan :: --temperature: must be a number > 0, got nan
 2 --length-penalty inf :: --length-penalty: must be a number >= -10 and <= 10, got inf
-2 --n-best 3 :: --n-best 3: beam search finds 2 at most; use a wider beam, or sample
-2 --beam 1 --n-best 2 :: --n-best 2: beam search finds 1 at most
+2 --n-best 3 :: --n-best 3: must be at most 2 for beam search; use a wider beam, or sample
+2 --beam 1 --n-best 2 :: --n-best 2: must be at most 1 for beam search
 2 --min-length 8 :: --min-length 8: must be below max_length 8
 2 --json --scores :: leave --scores out
 2 --block 0 :: '--block': must be >= 1
@@ -241,7 +241,7 @@ TABLE = """
 2 logged --y overview,score :: overview and differences stand alone
 2 logged --save p.svg --size 3 :: --size '3': must be two numbers
 66 nowhere :: nowhere: no such folder of runs
-2 logged --x hours :: --x 'hours': there are updates, tokens, time, parameters
+2 logged --x hours :: --x 'hours': choose from updates, tokens, time, parameters
 2 logged --y los :: --y 'los':
 2 logged --save p.jpg :: unknown suffix '.jpg'; choose from .png .svg .pdf
 2 :: missing argument
@@ -255,7 +255,7 @@ TABLE = """
 # probe noise run --split test
 2 --sigma 0 :: --sigma 0: must be above 0 and at most 20
 2 --sigma a :: --sigma 'a': must be numbers such as 0.5,1,2
-2 --by head :: '--by': 'head': there are model, kind
+2 --by head :: '--by': 'head': choose from model, kind
 2 --seeds 0 :: '--seeds'
 66 --split valid :: valid
 # probe
@@ -268,7 +268,7 @@ TABLE = """
 78 explain tiny.yaml train.setps=3 :: line: train.setps: unknown key; did you mean train.steps?
 66 explain gone.yaml :: this name; `attnkit recipe list`
 2 show tiny.yaml --variant tow :: tiny has no variant 'tow'; did you mean two?
-66 copy quickstrt :: no recipe 'quickstrt': there is no such file
+66 copy quickstrt :: no recipe 'quickstrt': no such file
 2 shwo :: show
 73 copy tiny.yaml gone/x.yaml :: gone
 2 list --columns variant :: --columns 'variant': did you mean variants?
@@ -285,7 +285,7 @@ TABLE = """
 66 nowhere :: nowhere: no such folder of runs; `attnkit train RECIPE` makes
 66 tiny.yaml :: tiny.yaml: is a file; a folder is needed; `attnkit train
 66 clean nowhere :: nowhere: no such folder of runs
-2 --format xml :: '--format': 'xml': there are table
+2 --format xml :: '--format': 'xml': choose from table
 2 pack runs :: add --results
 66 pack --results absent :: absent: no such folder of runs
 66 pack --results new/runs :: not scored yet: run `attnkit eval new/runs
@@ -342,7 +342,7 @@ TABLE = """
 2 --layer first :: --layer 'first': must be numbers from 0
 2 --save maps.jpg :: --save maps.jpg: unknown suffix '.jpg'; choose from .png
 73 --save no/such/folder/a.html :: no/such/folder
-2 --view all :: '--view': 'all': there are full, grid
+2 --view all :: '--view': 'all': choose from full, grid
 2 --kind crosss :: '--kind': 'crosss': did you mean cross?
 2 --target rote --max-length 0 :: --target fixes the output: leave out
 2 --with other --save a.npz :: a.npz: .npz holds one model

@@ -112,8 +112,8 @@ def test_what_is_no_mechanism_is_refused_with_its_line(tmp_path: Path) -> None:
     assert f"{path}:2: no mechanism" in refused(path, "\nclass A: pass\n")
     text = "from torch.nn import Module\nclass A(Module): pass\n"
     assert f"{path}:2: no mechanism" in refused(path, text)
-    assert f"{path}:2: no valid Python" in refused(path, "x = 1\nclass A(:\n")
-    assert f"{path}:1: no valid Python" in refused(path, "\0")
+    assert f"{path}:2: not valid Python" in refused(path, "x = 1\nclass A(:\n")
+    assert f"{path}:1: not valid Python" in refused(path, "\0")
     message = refused(path, MINE.replace('"T*S"', "str(1)"))
     assert f"{path}:16: cost must be a literal" in message
     message = refused(path, MINE.replace('"T*S"', '"T*S"; positions = ("rope")'))
@@ -128,12 +128,12 @@ def test_words_that_cannot_be_are_refused(mine: Path, tmp_path: Path) -> None:
         mechanisms.plug_in(tmp_path / "gone.py")
     for name in ("my file.py", "Mine.py", "mine.txt", "_mine.py"):
         (tmp_path / name).write_text(MINE)
-        with pytest.raises(UsageError, match="small ASCII letters"):
+        with pytest.raises(UsageError, match="lower-case ASCII letters"):
             mechanisms.plug_in(tmp_path / name)
     assert "linear is a mechanism of attnkit" in refused(tmp_path / "linear.py", MINE)
     mechanisms.plug_in(mine)
     (tmp_path / "other").mkdir()
-    assert "is plugged in by" in refused(tmp_path / "other" / "my_half.py", MINE)
+    assert "is already loaded from" in refused(tmp_path / "other" / "my_half.py", MINE)
 
 
 def test_a_file_that_fails_when_it_is_run_names_its_line(mine: Path) -> None:

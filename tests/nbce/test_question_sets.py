@@ -169,9 +169,9 @@ def test_a_rule_is_what_the_recipe_asks_for() -> None:
 
 
 def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="metrics: perplexity is not for question-answering, which has bleu"):
+    with pytest.raises(UsageError, match="metrics: perplexity does not apply to question-answering; choose from bleu"):
         question_sets.evaluate(run, ["test"], EvalConfig(metrics=("perplexity",)))
-    with pytest.raises(UsageError, match="metrics: context-found is not for question-answering"):
+    with pytest.raises(UsageError, match="metrics: context-found does not apply to question-answering"):
         evaluate_text(run, ["test"], EvalConfig(metrics=("context-found",)), device="cpu")
 
 

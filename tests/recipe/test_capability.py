@@ -59,7 +59,7 @@ synthesizer-random
   scaled-dot`
 {decoder: landmarks}
   model.attention.decoder: landmarks cannot be decoder attention: it cannot hide the future (its
-  landmarks average the future); causal are dot, linear,
+  landmarks average the future); causal mechanisms: dot, linear,
 {encoder: linaer}
   r.yaml:3:30: model.attention.encoder: no attention mechanism is called 'linaer'; did you mean
   linear?
@@ -84,13 +84,13 @@ zzz
 {cross: {name: needy, rank: 1, mode: maen}}
   must be true or false or mean, got 'maen'; did you mean mean?
 {cross: }
-  model.attention.cross: must be the word of a mechanism, or {name: word} wit
+  model.attention.cross: must be the name of a mechanism, or {name: NAME} with
 [linear]
-  model.attention: must be the word of a mechanism, or {name: word} with its
+  model.attention: must be the name of a mechanism, or {name: NAME} with
 {cross: {rank: 3}}
-  must be the word of a mechanism, or {name: word} with its options
+  must be the name of a mechanism, or {name: NAME} with options
 {rank: 3}
-  r.yaml:3:21: model.attention.rank: unknown key; under model.attention there
+  r.yaml:3:21: model.attention.rank: unknown key; keys under model.attention:
 {name: linear, cross: dot}
   model.attention.cross: linear has no option 'cross'; it has feature_map,
 """
@@ -116,7 +116,7 @@ def test_positions_need_a_mechanism_that_knows_them() -> None:
 
 def test_a_fixed_limit_bounds_the_length_of_the_data() -> None:
     found = complaint(attention("{encoder: table}"))
-    assert found.endswith("table reaches 100 positions, begin token included; `data.max_length` can be 99 at most")
+    assert found.endswith("table reaches 100 positions, begin token included; set data.max_length to at most 99")
     read(attention("{encoder: table}"), "data.max_length=99")
 
 

@@ -67,12 +67,12 @@ mixture
   r.yaml:3:53: model.attention.encoder.parts: synthesizer-random: trainable must be true or
   false, got 'no'
 {name: mixture, parts: [dot, [gaussian]]}
-  r.yaml:3:53: model.attention.encoder.parts: a part must be a word or {name: word} with its
+  r.yaml:3:53: model.attention.encoder.parts: a part must be the name of a mechanism, or {name: NAME} with
   options, got [gaussian]
 {name: mixture, parts: [dot, null]}
-  a part must be a word or {name: word} with
+  a part must be the name of a mechanism, or {name: NAME} with
 {name: mixture, parts: dot}
-  must be a list of two mechanisms or more, such as [s
+  must be a list of at least two mechanisms, such as [s
 {name: mixture, parts: [dot, gaussian], combine: sigmiod}
   r.yaml:3:79: model.attention.encoder.combine: must be one of softmax, sigmoid, sum, got
   'sigmiod'; did you mean sigmoid?
@@ -80,7 +80,7 @@ mixture
   r.yaml:3:53: model.attention.encoder.parts: mixture: combine: sigmoid takes exactly two parts,
   got 3
 {name: interleaved, parts: [{name: dot, residual_scores: true}, linear]}
-  interleaved: residual_scores adds the scores of the layer before: set it on all parts
+  interleaved: residual_scores adds the scores of the previous layer: set it on all parts
 """
 """Encoder attention and what is said of it; tests/mechanisms/test_refusals.py has more."""
 

@@ -72,7 +72,7 @@ def test_toy_corpora_and_no_others_have_a_generator(name: str) -> None:
     [
         ("jsonl\n", "json\n", "format: Input should be 'lines', 'jsonl', "),
         ("licence:", "license:", "licence: Field required"),
-        ("title:", "title", "no YAML with keys: mapping values are not allowed here in "),
+        ("title:", "title", "not a YAML mapping: mapping values are not allowed here in "),
     ],
 )
 def test_a_malformed_card_is_refused_with_its_key(

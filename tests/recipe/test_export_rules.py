@@ -82,7 +82,7 @@ def test_notes_say_why_where_variants_are_alike() -> None:
     assert [*notes([("a", plain)])] == ["export: huggingface (Pegasus), ctranslate2, onnx"]
     given = plain.tokenizer.model_copy(update={"model": "other.model"})
     (note,) = notes([("a", plain.model_copy(update={"tokenizer": given}))])
-    assert "(Pegasus) if tokenizer.model has no byte fallback" in note
+    assert "(Pegasus) unless tokenizer.model has byte fallback" in note
     assert [*notes([("a", random), ("b", random)])] == [
         "export: onnx; not huggingface (synthesizer-random); not ctranslate2 (model.shape: decoder)"
     ]

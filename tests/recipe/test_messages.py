@@ -22,11 +22,11 @@ steps: 3
 trian: {}
   3:1: trian: unknown key; did you mean train?
 train.lr.x: 3
-  3:1: train.lr.x: unknown key: train.lr has no such keys below it; set it as a whole
+  3:1: train.lr.x: unknown key: train.lr has no keys below it; set train.lr itself
 train: {steps:3}
   3:9: train.steps:3: unknown key; a space must follow the colon: steps: 3
 train: {zzz: 3}
-  3:9: train.zzz: unknown key; under train there are steps, batch_tokens,
+  3:9: train.zzz: unknown key; keys under train: steps, batch_tokens,
 train: {steps: 0}
   3:16: train.steps: must be a whole number >= 1, got '0'; did you mean 1?
 eval: {margin: -1}
@@ -58,7 +58,7 @@ train: {seeds: []}
   3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...], got []; the default
   is [1]
 train: 3
-  3:8: train: must hold keys, such as `steps: ...`, got '3'
+  3:8: train: must be a mapping of keys, such as `steps: ...`, got '3'
 train: {lr: 1}
 train.lr: 2
   4:1: train.lr: is set twice, first at r.yaml:3:9; keep one of them
@@ -68,13 +68,13 @@ model.attention.cross: linear
 model: {layers: {encoder: 1, decode: 2}}
   3:30: model.layers.decode: unknown key; did you mean model.layers.decoder?
 variants: 3
-  3:11: variants: must hold names with their overrides
+  3:11: variants: must be a mapping of names to overrides
 variants: {a: 3}
-  3:15: variants.a: must hold overrides, such as `train.lr: 1e-3`, got '3'
+  3:15: variants.a: must be a mapping of overrides, such as `train.lr: 1e-3`, got '3'
 variants: {../a: {}}
-  3:12: variants: '../a' cannot name a run folder; use ASCII letters, digits
+  3:12: variants: '../a' cannot name a run folder; use at most 64 ASCII letters, digits
 variants: {a: {variants: {}}}
-  3:16: variants: stands only at the top of a recipe file
+  3:16: variants: is allowed only at the top level of a recipe file
 variants: {small: {}, large: {}}
 baseline: smal
   4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?
@@ -97,7 +97,7 @@ baseline: smal
         ),
         (
             "data: {corpus: toy-translation}\n",
-            "r.yaml:1:1: task: is missing; it is one of translation, summarization, dialogue,",
+            "r.yaml:1:1: task: is missing; choose from translation, summarization, dialogue,",
         ),
         (
             GOOD.replace("translation\n", "translating\n", 1),
@@ -107,7 +107,7 @@ baseline: smal
         ),
         (
             GOOD + "variants: {" + ", ".join(f"v{i}" for i in range(101)) + "}\n",
-            "r.yaml:3:11: variants: 101 variants are too many; 100 is the most",
+            "r.yaml:3:11: variants: 101 variants are too many; the maximum is 100",
         ),
     ],
 )
@@ -127,9 +127,9 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, mess
         ("train.seeds=3", "command line: train.seeds: must be a list of seeds, got '3'; write [1]"),
         ("train.seeds=1,x", "command line: train.seeds: must be a list of at least one: [whole number >= 0"),
         ("train.seeds=1,-2", "[whole number >= 0, ...], got '1,-2'; did you mean [1, 0]?"),
-        ("variants.c.train.lr=3", "command line: variants.c.train.lr: no such variant; there are"),
+        ("variants.c.train.lr=3", "command line: variants.c.train.lr: no such variant; choose"),
         ("baseline=x", "command line: baseline: must be the name of a variant, got 'x'"),
-        ("a..b=3", "command line: a..b: unknown key; at the top there are task, data,"),
+        ("a..b=3", "command line: a..b: unknown key; top-level keys: task, data,"),
         ("train.lr=[1", "command line: not valid YAML: "),
         ("model.attention.encoder.a.b=3", "encoder.a.b: unknown key: model.attention.encoder has"),
         ("\x1b[31m=3", "command line: \\x1b[31m: unknown key"),

@@ -60,7 +60,7 @@ def test_the_only_split_is_that_of_comparable_figures() -> None:
 
 
 MISTAKES = [
-    ("vanilla: {bleu", "vanila: {bleu", "8:11: published.scores: 'vanila' is no variant; did you mean vanilla?"),
+    ("vanilla: {bleu", "vanila: {bleu", "8:11: published.scores: no variant 'vanila'; did you mean vanilla?"),
     ("{bleu: 27.67}", "{blue: 27.67}", "8:11: published.scores: no metric 'blue'; did you mean bleu?"),
     ("{bleu: 27.67}", "{rouge: 27.67}", "published.scores: no metric 'rouge'; did you mean rouge"),
     ("27.67", "high", "8:11: published.scores: must be a mapping of at least one, each a mapping"),
@@ -82,11 +82,7 @@ MISTAKES = [
     ("  comparable: false\n", "", "5:3: published.comparable: is missing"),
     ("  source:", "  sauce:", "5:3: published.sauce: unknown key; did you mean source?"),
     ('Tay et al. 2021, "Synthesizer", table 1', '""', "published.source: must not be empty"),
-    (
-        "  why",
-        "  split: tset\n  why",
-        "7:10: published.split: no split of eval.splits is called 'tset'; did you mean test?",
-    ),
+    ("  why", "  split: tset\n  why", "7:10: published.split: eval.splits has no split 'tset'; did you mean test?"),
 ]
 
 
@@ -101,7 +97,7 @@ def test_what_is_wrong_is_told_in_one_line_where_it_stands(before: str, after: s
 
 def test_comparable_figures_of_one_of_several_splits_must_name_it() -> None:
     text = VARIANTS + "eval: {splits: [test, valid]}\n" + FIGURES.replace("false", "true")
-    with pytest.raises(RecipeError, match=r"published.split: is missing; say which .* test, valid"):
+    with pytest.raises(RecipeError, match=r"published.split: is missing; choose the split .* test, valid"):
         read(text)
     found = read(text + "  split: valid\n")
     assert found is not None

@@ -17,12 +17,12 @@ OWN = TASK + "data: {train: %s, valid: v.jsonl}\n"
 WRONG = [
     (
         TASK + "data: {corpus: toy-passages, gold: 0.9, other: 0.2}\n",
-        "2:48: data.other: data.gold 0.9 and data.other 0.2 are more than all rows; 0.1 is the most",
+        "2:48: data.other: data.gold 0.9 and data.other 0.2 add up to more than 1; set data.other to at most 0.1",
     ),
     (TASK + "data: {corpus: toy-passages, gold: 0.9}\n", "2:36: data.gold: data.gold 0.9 and "),
     (TASK + "data: {corpus: toy-passages, gold: 1.5}\n", "2:36: data.gold: must be a number"),
-    (TOY + "eval: {metrics: [perplexity]}\n", "3:17: eval.metrics: perplexity is not for ques"),
-    (TOY + "eval: {metrics: [accuracy]}\n", "3:17: eval.metrics: accuracy is not for question"),
+    (TOY + "eval: {metrics: [perplexity]}\n", "3:17: eval.metrics: perplexity does not apply to ques"),
+    (TOY + "eval: {metrics: [accuracy]}\n", "3:17: eval.metrics: accuracy does not apply to question"),
     (
         TOY + "contexts: {methods: [entropy, window]}\n",
         "3:21: contexts.methods: window needs `model.shape: decoder`; an encoder reads one context",
@@ -38,7 +38,7 @@ WRONG = [
     (TOY + "contexts: {top_p: 1.5}\n", "3:19: contexts.top_p: must be a number >= 0 and <= 1"),
     (TOY + "contexts: {alpha: -1}\n", "3:19: contexts.alpha: must be a number >= 0"),
     (TOY + "train: {objective: causal}\n", "3:20: train.objective: causal is for language-model"),
-    (DECODER + "tokenizer: {shared: false}\n", "4:21: tokenizer.shared: one decoder reads all"),
+    (DECODER + "tokenizer: {shared: false}\n", "4:21: tokenizer.shared: `model.shape: decoder` r"),
     (TASK + "data: {corpus: toy-translation}\n", "1:7: task: toy-translation is for translation"),
     ("task: summarization\ndata: {corpus: nq-passages}\n", "nq-passages is for question-answer"),
     (TASK + "data: {corpus: nq-passages, size: 9}\n", "2:35: data.size: only generated corpora"),
@@ -46,11 +46,11 @@ WRONG = [
         TASK + "data: {corpus: xquad-en}\neval: {splits: [train]}\n",
         "3:16: eval.splits: xquad-en has no split 'train'; it has valid, test",
     ),
-    (OWN % "[q.txt, a.txt]", "2:15: data.train: questions with contexts are read from one .jsonl"),
-    (OWN % "q.txt", "2:15: data.train: questions with contexts are read from one .jsonl"),
+    (OWN % "[q.txt, a.txt]", "2:15: data.train: question-answering needs one .jsonl file of questi"),
+    (OWN % "q.txt", "2:15: data.train: question-answering needs one .jsonl file of questi"),
     (
         GOOD + "eval: {metrics: [bleu, context-found]}\n",
-        "3:17: eval.metrics: context-found is not for translation, which has bleu, chrf, ter",
+        "3:17: eval.metrics: context-found does not apply to translation; choose from bleu, chrf, ter",
     ),
     (
         GOOD + "contexts: {counts: [1, 3]}\n",
@@ -91,7 +91,7 @@ DISTANCES = "its attention depends on distances between keys, and windows share 
 def test_windows_are_refused_where_a_layer_cannot_see_several(attention: str, word: str, why: str) -> None:
     text = WINDOW + f"model: {{shape: decoder, layers: 3, attention: {attention}}}\n"
     assert complaint(text, kind=RecipeError) == (
-        f"r.yaml:3:21: contexts.methods: window is not for a model with {word}: {why}; remove it, "
+        f"r.yaml:3:21: contexts.methods: window does not work with {word}: {why}; remove window, "
         "or use `model.attention: scaled-dot`"
     )
     read(text.replace("window]", "retrieval]"))

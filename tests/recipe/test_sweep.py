@@ -116,10 +116,10 @@ def test_names_are_folders_and_all_different(texts: list[str]) -> None:
                 "train.steps=1,2,3,4,5,6,7,8,9,10",
                 "model.width=4,8,12,16,20,24,28,32,36,40,44",
             ],
-            "1,100 variants are too many; 1,000",
+            "1,100 variants are too many; the maximum is 1,000",
         ),
-        (["train.lr=1,2", "train.lr=3"], "train.lr: has several values, and a later word sets it"),
-        (["train.lr=1,2", "train.lr=3,4"], "train.lr: has several values, and a later word sets"),
+        (["train.lr=1,2", "train.lr=3"], "train.lr: has several values and is set again later"),
+        (["train.lr=1,2", "train.lr=3,4"], "train.lr: has several values and is set again"),
         (["model.attention=linear,dot", "model={width: 8}"], "model.attention: has several values"),
         (["train.lr=1,2", "variants.lr=3.train.steps=5"], "no such variant; did you mean lr="),
     ],
@@ -138,7 +138,7 @@ def test_one_variant_of_a_sweep_is_changed_by_its_name() -> None:
 
 
 def test_a_resolved_recipe_takes_one_value() -> None:
-    with pytest.raises(RecipeError, match="search.beam: takes one value at a time here"):
+    with pytest.raises(RecipeError, match="search.beam: must be a single value here"):
         load_resolved(write(GOOD), ["search.beam=1,2"])
 
 

@@ -25,7 +25,7 @@ DEEP = 33
         ("a: *x\n", "r.yaml:1:4: anchors and aliases (x) are not allowed"),
         ("a: !!python/object:os.system x", "r.yaml:1:4: tag tag:yaml.org,2002:python/object:os."),
         ("a: !!str 1\n", "r.yaml:1:4: tag tag:yaml.org,2002:str: tags are not allowed"),
-        ("a: 1\n---\nb: 2\n", "r.yaml:2:1: a second document; a file is one recipe"),
+        ("a: 1\n---\nb: 2\n", "r.yaml:2:1: a second YAML document; a recipe file contains one"),
         ("a: 1\nb: 2\na: 3\n", "r.yaml:3:1: key 'a' is given twice, first at r.yaml:1:1"),
         ("a: {b: 1, b: 2}\n", "r.yaml:1:11: key 'b' is given twice, first at r.yaml:1:5"),
         ("? [a]\n: b\n", "r.yaml:1:3: a key must be text, not a list or mapping"),
@@ -37,9 +37,9 @@ DEEP = 33
         ("a: 'x\x1b[31m'\n", "r.yaml:1:6: control character '\\x1b' is not allowed"),
         ("a: \x80\n", "r.yaml:1:4: control character '\\x80' is not allowed"),
         (b"a: 1\nb: \x00\n", "r.yaml:2:4: control character '\\x00' is not allowed"),
-        ("[" * DEEP, "r.yaml:1:33: nested deeper than 32 levels; not a recipe"),
-        ("a: [" + "x, " * 10_000 + "]", "more than 10000 keys and values; not a recipe"),
-        ("#" * (256 * 1024 + 1), "r.yaml:1:1: the file is larger than 256 kB; not a recipe"),
+        ("[" * DEEP, "r.yaml:1:33: nested deeper than 32 levels, the maximum for a recipe"),
+        ("a: [" + "x, " * 10_000 + "]", "more than 10000 keys and values, the maximum for a recipe"),
+        ("#" * (256 * 1024 + 1), "r.yaml:1:1: the file is larger than 256 kB, the maximum for a recipe"),
     ],
 )
 def test_what_a_recipe_may_not_contain_is_refused_with_its_place(text: str | bytes, message: str) -> None:

@@ -360,7 +360,7 @@ def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[
 def test_balanced_accuracy_without_marked_positions_is_refused(make: Callable[..., Run], task: str) -> None:
     """It was 0.00, and stored."""
     run = make(task=task)
-    with pytest.raises(UsageError, match=f"metrics: balanced-accuracy is not for {task}, which has "):
+    with pytest.raises(UsageError, match=f"metrics: balanced-accuracy does not apply to {task}; choose from "):
         evaluate(run, ["test"], EvalConfig(metrics=("balanced-accuracy",)), device="cpu")
 
 

@@ -275,9 +275,9 @@ def test_nan_is_refused_with_the_lines_of_the_batch() -> None:
 
 def test_more_hypotheses_than_the_method_gives_are_refused() -> None:
     source = torch.tensor([[5, EOS]])
-    with pytest.raises(RecipeError, match="search.n_best: beam search finds 2 at most"):
+    with pytest.raises(RecipeError, match="search.n_best: must be at most 2 for beam search"):
         search(Toy(), source, SearchConfig(beam=2, n_best=3), lines=[0])
-    with pytest.raises(RecipeError, match="greedy search finds 1 at most; use a wider beam"):
+    with pytest.raises(RecipeError, match="must be at most 1 for greedy search; use a wider beam"):
         search(Toy(), source, SearchConfig(method="greedy", n_best=2), lines=[0])
 
 

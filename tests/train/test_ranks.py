@@ -203,7 +203,7 @@ def test_questions_have_the_same_answers_from_any_number_of_ranks(tmp_path: Path
 
 
 REFUSED = {
-    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes are to train"),
+    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes train together"),
     "16 bits that FSDP cannot scale": ({"parallel": "fsdp", "precision": "fp16"}, RecipeError, "use bf16"),
 }
 

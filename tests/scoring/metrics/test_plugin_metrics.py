@@ -108,9 +108,9 @@ def test_a_function_that_fails_is_told_with_its_line(write: Write, text: str, me
     ("name", "text", "message"),
     [
         ("bleu.py", LENGTH, "bleu is a metric of attnkit; rename the file"),
-        ("Own.py", LENGTH, "small ASCII"),
+        ("Own.py", LENGTH, "lower-case ASCII"),
         ("own.py", "better = 'more'\ndef score(outputs): ...\n", "must be 'higher' or 'lower'"),
-        ("own.py", "title = len('x')\ndef score(outputs): ...\n", "title must be a literal text"),
+        ("own.py", "title = len('x')\ndef score(outputs): ...\n", "title must be a string literal"),
     ],
 )
 def test_a_file_that_cannot_be_a_metric_is_refused(write: Write, name: str, text: str, message: str) -> None:
