@@ -100,7 +100,7 @@ def pick_device(name: str) -> str:
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if processes > (gpus := torch.cuda.device_count()):
             raise UnavailableError(
-                f"{processes} processes on this machine need a GPU each, {gpus} are here: start "
+                f"{processes} processes on this machine need one GPU each, but it has {gpus}: start "
                 f"{gpus}, or use --device cpu"
             )
         name = f"cuda:{os.environ['LOCAL_RANK']}"

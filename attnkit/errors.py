@@ -76,8 +76,8 @@ def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
     if batch_tokens is None or batch_tokens < 2:
         return "use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode"
     return (
-        f"half the batch at the same update is train.batch_tokens={batch_tokens // 2} "
-        f"train.accumulate={2 * accumulate}"
+        f"try train.batch_tokens={batch_tokens // 2} train.accumulate={2 * accumulate} "
+        "(the same updates in smaller batches)"
     )
 
 
@@ -129,5 +129,5 @@ def known_error(error: BaseException, batch_tokens: int | None = None, accumulat
         where = error.filename or "standard output"
         return OutputError(f"{where}: writing failed: {error.strerror}")
     if isinstance(error, OSError) and unreachable(error):
-        return MissingInputError(f"{error.filename}: cannot be reached: {error.strerror}")
+        return MissingInputError(f"{error.filename}: cannot be accessed: {error.strerror}")
     return None

@@ -99,7 +99,7 @@ def test_processes_of_a_machine_have_a_gpu_each_or_are_refused(monkeypatch: pyte
         monkeypatch.setenv(name, value)
     assert [pick_device(name) for name in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    with pytest.raises(UnavailableError, match="3 processes on this machine need a GPU each, 2"):
+    with pytest.raises(UnavailableError, match="3 processes on this machine need one GPU each, but it has 2"):
         pick_device("auto")
 
 

@@ -62,7 +62,7 @@ def contexts(
         DataError: The model returns NaN.
     """
     if isinstance(contexts, str):
-        raise UsageError("contexts must be a list of texts: put the text in brackets")
+        raise UsageError("contexts must be a list of texts: use [text]")
     contexts = text_list(contexts, "contexts")
     (prompt,) = text_list([prompt], "the prompt")
     if not isinstance(model, LoadedModel):

@@ -262,7 +262,7 @@ def evaluate(
     """
     plug_in(plugins)
     found_runs = find_runs([runs] if isinstance(runs, str | Path) else runs)
-    one_task(found_runs, "score each task by itself")
+    one_task(found_runs, "score each task separately")
     eval_changes = {"metrics": expand(name_list(metrics))} if metrics else {}
     overrides = [f"search.{key}={_flow_yaml(value)}" for key, value in (search or {}).items()]
     rows = list[ScoreRow]()

@@ -190,7 +190,7 @@ class RunModel(LoadedModel):
         from attnkit.search import LineCounts, answer_lines
 
         if self.recipe.masks:
-            raise UsageError(f"{self.name}: an encoder predicts masked tokens, it writes no text")
+            raise UsageError(f"{self.name}: the model predicts masked tokens and writes no text")
         tokenizer, counts = self.run.tokenizer(), LineCounts(rare=Counter())
         outputs = answer_lines(self.module, tokenizer, texts, self.recipe, spec, counts=counts)
         best = [hypotheses[0][0] for hypotheses in outputs]

@@ -18,7 +18,7 @@ from attnkit.device import limit_caches, share_processor
 from attnkit.distributed import group
 
 COMMANDS = {
-    "demo": "Translate and show attention with the model that comes along, in seconds.",
+    "demo": "Translate and show attention with the included model, in seconds.",
     "train": "Train every variant of a recipe and print a table that compares them.",
     "convert": "Replace the attention mechanism of a trained model, and measure what that costs.",
     "eval": "Score trained runs, or the output of any system, side by side.",
@@ -37,7 +37,7 @@ COMMANDS = {
     "data": "Encode the corpus of a recipe before training.",
     "check": "Run the contract tests on an attention mechanism.",
     "mechanisms": "List the attention mechanisms, or explain one.",
-    "doctor": "Show what attnkit finds here: versions, device, data, extras.",
+    "doctor": "Show the versions, device, data and extras that attnkit finds.",
     "bench": "Benchmark attention, training and decoding on this machine.",
     "slurm": "Write a batch script that trains a recipe on a cluster.",
 }

@@ -38,14 +38,14 @@ OPTION_ADVICE = {
     "--lr": "recipe keys are words without dashes: train.lr=1e-3",
     "--learning-rate": "recipe keys are words without dashes: train.lr=1e-3",
     "--steps": "recipe keys are words without dashes: train.steps=200",
-    "--config": "name the recipe itself: attnkit train my.yaml",
+    "--config": "name the recipe without an option: attnkit train my.yaml",
     "--attention": "recipe keys are words without dashes: model.attention=linear",
     "--save": "results go to standard output: --format csv > FILE",
     "--input": "name the file, or pipe text in",
     "--num-beams": "--beam K",
     "--gpus": "--nproc N",
     "--seeds": "train.seeds=1,2,3 trains each variant three times",
-    "--tasks": "name one recipe or more",
+    "--tasks": "name at least one recipe",
 }
 """Options of other programs -> what to write in attnkit."""
 SIGNAL_MESSAGES = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}

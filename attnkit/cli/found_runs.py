@@ -68,7 +68,7 @@ def split_overrides(words: Sequence[str], *, data: bool = False) -> tuple[list[s
         if not word.startswith(allowed) and not is_sweep(word):
             raise UsageError(
                 f"{quoted(word, 200)}: eval changes search.KEY, contexts.KEY and eval.KEY only; "
-                "what concerns training needs `attnkit train`"
+                "other keys need `attnkit train`"
             )
     return [word for word in words if word not in overrides], overrides
 
@@ -101,7 +101,7 @@ def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -
                 file = load(target, overrides)
             except MissingInputError as error:
                 close = nearest_folder(Path(target))
-                near = f"did you mean {close}?" if close else "and there is no folder of runs of that name"
+                near = f"did you mean {close}?" if close else "and there is no folder of runs with this name"
                 raise MissingInputError(f"{error}; {near}") from error
             new = _runs_of(file, target, overrides, out)
             if file.baseline is not None:
@@ -128,7 +128,7 @@ def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Pat
             runs = find_runs([folder], note=console.warn)
         found += [RunToScore(run, recipe, "recipe") for run in runs]
         if not runs:
-            warnings.append(f"{folder}: variant {variant} skipped: it has no finished run")
+            warnings.append(f"{folder}: variant {variant} skipped: no finished run")
     if not found:
         sweep = [word for word in overrides if not word.startswith(AFTER_TRAINING)]
         command = shlex.join(["attnkit", "train", target, *sweep])

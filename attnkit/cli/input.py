@@ -29,7 +29,7 @@ def open_lines(path: str) -> Iterator[Iterator[str]]:
         stream = open(path, "rb")  # noqa: SIM115
     except OSError as error:
         if " " in path and not os.path.lexists(path):
-            text = f"{quoted(path)}: no such file; pipe a text itself in: echo TEXT | attnkit ..."
+            text = f"{quoted(path)}: no such file; to pass a text, pipe it: echo TEXT | attnkit ..."
             raise MissingInputError(text) from error
         raise input_error(error, Path(path)) from error
     except ValueError as error:  # a null character in the name

@@ -117,7 +117,7 @@ def run_in_processes(nproc: int) -> bool:
 
     if group.is_distributed():
         if nproc not in (1, group.world_size()):
-            raise UsageError(f"--nproc {nproc}: {group.world_size()} processes were started; leave it out")
+            raise UsageError(f"--nproc {nproc}: {group.world_size()} processes were started; remove --nproc")
         return False
     if nproc == 1:
         return False

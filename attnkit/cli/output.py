@@ -87,7 +87,7 @@ def show(content: "RenderableType") -> None:
 def check_columns(columns: str | None, format: str) -> None:
     """Raise UsageError for --columns with --format json, which prints everything."""
     if columns is not None and format == "json":
-        raise UsageError("--columns is for tables; --format json has everything: leave one out")
+        raise UsageError("--columns is for tables; --format json has all columns; remove one of the two")
 
 
 def choose_columns(tables: Sequence["Table"], columns: str | None) -> list["Table"]:

@@ -87,7 +87,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
 
     def notice(signal: str) -> None:
         """Report a signal; os.write, since the signal handler may have interrupted a write to a buffered stream."""
-        message = f"{signal}: stopping" + ("; Ctrl-C again leaves at once" if signal == "SIGINT" else "")
+        message = f"{signal}: stopping" + ("; Ctrl-C again exits at once" if signal == "SIGINT" else "")
         if live is not None:
             board.message = message  # the next refresh shows it
         else:
@@ -99,7 +99,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
             import attnkit.experiment.training  # noqa: F401  (slow; signals are already recorded)
 
             if stop.requested:
-                raise StoppedError(f"stopped by {stop.requested} before training; run this again")
+                raise StoppedError(f"stopped by {stop.requested} before training; run the same command again")
             start(emit, notice=notice)
     except Exception as error:
         known = known_error(error, spec.batch_tokens, spec.accumulate)
@@ -114,7 +114,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
 def _with_advice(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError:
     """Return an error of trainings with the command that resumes, or without reasons that were already printed."""
     if isinstance(error, StoppedError):
-        note = " (runs that it had not begun keep their old weights)" if "--fresh" in console.arguments() else ""
+        note = " (runs that were not started keep their old weights)" if "--fresh" in console.arguments() else ""
         return StoppedError(f"{error}{note}: {console.command_line(without=['--fresh'])}")
     if failed and all(name in str(error) for name in failed):  # the board or the lines show the reasons
         count = f"{len(failed)} of {runs} runs failed"

@@ -39,7 +39,7 @@ SAVING = 60.0
 POLL = 0.1
 LAUNCHER = "ATTNKIT_LAUNCHER"
 """Environment variable with the process id of the --nproc launcher."""
-LOST = "ended or can no longer be reached; run the same command again"
+LOST = "ended or cannot be reached; run the same command again"
 JOINED = "joined"
 """Key that is set in the store once all ranks have joined."""
 
@@ -111,8 +111,8 @@ def join(command: Sequence[str] = ()) -> None:
     except (ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split()).partition(". This")[0][:200]
         raise UnavailableError(
-            f"the processes of this command cannot meet ({reason}): start them with torchrun, or "
-            "in one process with --nproc N"
+            f"the processes of this command cannot connect ({reason}): start the command with torchrun, or "
+            "once with --nproc N"
         ) from error
     _group.processes = [process for process, _ in ranks]
     commands = [command for _, command in ranks]

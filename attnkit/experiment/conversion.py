@@ -118,16 +118,15 @@ def converted_recipe(
     defaults = [f"model.attention={attention}", *(f"train.{k}={v}" for k, v in tuning.items())]
     file = load(run.path / layout.RECIPE, [*defaults, *overrides], option_check=option_check)
     if len(file.variants) > 1:
-        raise UsageError("convert makes one model: give one mechanism, and each key one value")
+        raise UsageError("convert makes one model: give one mechanism, and one value for each key")
     (new,) = file.variants.values()
     for key, old, _ in changed_keys(recipe, new):
         if not key.startswith(CHANGES) or key.startswith(FIXED):
             raise UsageError(
-                f"{key}: convert keeps that of the run, {old}; only attention, training, search "
-                "and scoring can be others"
+                f"{key}: convert keeps the run's value, {old}; change only attention, training, search and scoring"
             )
     if (steps := new.train.steps) != tuning["steps"]:
-        raise UsageError(f"train.steps: give --tune {steps} instead")
+        raise UsageError(f"train.steps: use --tune {steps} instead")
     return new
 
 
@@ -214,7 +213,7 @@ class _Conversion:
                     changes.append(Change(key, str(old)[:8], str(entry[key])[:8]))
         if different := [change for change in changes if change.of_weights]:
             raise RecipeError(
-                f"{run.path}: was converted otherwise ({describe(different)}); use --fresh to start "
+                f"{run.path}: was converted with other settings ({describe(different)}); use --fresh to start "
                 "over, or another --out"
             )
         return run.finished
@@ -267,7 +266,7 @@ class _Conversion:
         model = run.untrained()
         swapped = swap(previous.weights(), model)
         kept, new, left_out = map(len, swapped.values())
-        emit(NoteEvent(f"weights: {kept} kept, {new} new, {left_out} left out"))
+        emit(NoteEvent(f"weights: {kept} kept, {new} new, {left_out} removed"))
         layers = layers_of(model, self.kinds)
         adopting = {place: layer.mechanism for place, layer in layers.items() if layer.mechanism.adopts_maps}
         if adopting:
@@ -280,7 +279,7 @@ class _Conversion:
             for place, mechanism in adopting.items():
                 mechanism.adopt_maps(maps[place].cpu())
             count = sum(len(batch.rows) for batch in batches)
-            emit(NoteEvent(f"{len(adopting)} layers begin with maps averaged over {count:,} texts"))
+            emit(NoteEvent(f"{len(adopting)} layers start with attention maps averaged over {count:,} texts"))
         return model, {**swapped, "layers_with_averaged_maps": len(adopting)}
 
     def _transfer(self, previous: Run, run: Run, emit: Emit) -> ConvertedModel:
@@ -294,7 +293,7 @@ class _Conversion:
         layers, old_layers = layers_of(model, self.kinds), layers_of(self.teacher, self.kinds)
 
         def backward() -> tuple[float, int]:
-            self.stop.obey(" during attention transfer, which starts over with the same command")
+            self.stop.obey(" during attention transfer; the same command starts it over")
             (batch,) = stream.take(1)
             calls = attention_transfer.layer_calls(self.teacher, old_layers, batch)
             loss = attention_transfer.matching_loss(layers, calls)

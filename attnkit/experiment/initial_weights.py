@@ -40,7 +40,7 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
     base = next((name for name, variants in file.swept.items() if variant in variants), variant)
     run = Run(_folder(recipe.train.init, base, seed, out, origin))
     if run.path.resolve() == run_path(out, file.name, variant, seed).resolve():
-        raise RecipeError(f"{origin}: {run.path} would be trained itself; use another --out")
+        raise RecipeError(f"{origin}: {run.path} is the run to train; use another --out")
     if not run.finished:
         raise MissingInputError(f"{origin}: {_missing(run, recipe.train.init, seed, out)}")
     run = Run.open(run.path)
@@ -51,8 +51,8 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
         ours, theirs = (getattr(r.tokenizer, name) for r in (recipe, run.recipe))
         if ours != theirs:
             raise RecipeError(
-                f"{place}: {key}: {ours}, but the tokenizer is that of {INIT} ({run.path}), "
-                f"whose {name} is {theirs}; remove it"
+                f"{place}: {key}: {ours}, but the tokenizer comes from {INIT} ({run.path}), "
+                f"whose {name} is {theirs}; remove {key}"
             )
     if fault := mismatch(recipe, run):
         raise RecipeError(
@@ -78,7 +78,7 @@ def require_same(run: Run, initial: Run | None) -> None:
     recorded = run.manifest.init
     if (recorded and recorded.weights) != (initial and initial.weights_sha256):
         raise DataError(
-            f"{run.path}: began from other weights than those that {INIT} names now; restore them,"
+            f"{run.path}: started from other weights than {INIT} has now; restore the weights,"
             " or start over with --fresh"
         )
 
@@ -106,10 +106,10 @@ def mismatch(recipe: Recipe, run: Run) -> str:
     for name in SHAPELESS:
         theirs, ours = (getattr(r.model, name) for r in (run.recipe, recipe))
         if theirs != ours:
-            return f"model.{name} is {theirs} there and {ours} here"
+            return f"model.{name} is {theirs} in {INIT} and {ours} in the recipe"
     theirs, ours = run.recipe.model.init_std, recipe.model.init_std
     if (theirs is None) != (ours is None):  # only one of the models multiplies embeddings by sqrt(width)
-        return f"model.init_std is {theirs or 'null'} there and {ours or 'null'} here"
+        return f"model.init_std is {theirs or 'null'} in {INIT} and {ours or 'null'} in the recipe"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
     head = recipe.model.shape == "encoder" and recipe.writes
     tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
@@ -139,13 +139,13 @@ def _folder(init: str, variant: str, seed: int, out: Path, origin: str) -> Path:
     if variant not in file.variants:
         raise MissingInputError(
             f"{origin}: {file.name} has no variant {variant}; it has {', '.join(file.variants)}: "
-            "choose among them by --variant, or name a run"
+            "choose one by --variant, or name a run"
         )
     return run_path(out, file.name, variant, seed)
 
 
 def _missing(run: Run, init: str, seed: int, out: Path) -> str:
-    state = "is not trained to its end" if run.exists else "is not there"
+    state = "is not finished" if run.exists else "does not exist"
     if Path(init).is_dir():
         return f"{run.path} {state}; it must hold a finished run"
     command = ["attnkit", "train", init]

@@ -109,11 +109,11 @@ def recipe_of(attention: str, overrides: Sequence[str]) -> Recipe:
     """
     for override in overrides:
         if override.partition("=")[0] not in KEYS:
-            raise UsageError(f"{override}: of a Hugging Face model these can be set: {', '.join(KEYS)}")
+            raise UsageError(f"{override}: for a Hugging Face model, use only {', '.join(KEYS)}")
     recipe = load_resolved(Path("convert"), [f"model.attention={attention}", *overrides], DEFAULTS)
     default, new = AttentionConfig(), recipe.model.attention
     if (new.encoder, new.cross) != (default, default):
-        raise UsageError(f"--attention {attention}: a causal model has attention in its decoder only")
+        raise UsageError(f"--attention {attention}: a causal model has decoder attention only")
     surgery.check(new.decoder.name, new.decoder.options())
     if (precision := recipe.train.precision) not in ("fp32", "bf16"):
         raise UsageError(f"train.precision={precision}: must be fp32 or bf16")
@@ -147,11 +147,11 @@ class _PretrainedConversion:
         opened = open_model(name, device=self.settings.device, offline=self.settings.offline)
         if opened.shape != "decoder":
             raise UsageError(
-                f"{name}: a model of shape {opened.shape}: convert takes causal language models, "
-                "and runs of attnkit of any shape"
+                f"{name}: is a model of shape {opened.shape}; convert supports causal language models, "
+                "and attnkit's runs of any shape"
             )
         if surgery.is_converted(opened.path):
-            raise UsageError(f"{name}: is converted already: give the model that it was made of")
+            raise UsageError(f"{name}: is already converted; use the original model")
         if opened.limit is not None and self.settings.length > opened.limit:
             raise UsageError(f"--length {self.settings.length}: {name} reads at most {opened.limit} tokens")
         return opened
@@ -162,12 +162,12 @@ class _PretrainedConversion:
         emit(NoteEvent("opening the model", passing=True))
         model = self.teacher.model
         text, test = self._texts()
-        emit(NoteEvent(f"text: {text.numel():,} tokens; perplexity of {test.numel():,} others"))
+        emit(NoteEvent(f"text: {text.numel():,} tokens; perplexity on {test.numel():,} others"))
         student = copy.deepcopy(model)
         config = settings.attention
         layers = surgery.install(student, config.name, config.options(), settings.length)
         new = sum(weight.numel() for layer in layers.values() for weight in layer.parameters())
-        emit(NoteEvent(f"{len(layers)} layers have {config.name}, with {new:,} weights of its own"))
+        emit(NoteEvent(f"{len(layers)} layers have {config.name}, with {new:,} new weights"))
         check_space(settings.out, sum(x.nbytes for x in student.state_dict().values()))
         rows = list[ScoreRow]()
         for stage in settings.stages:
@@ -187,13 +187,13 @@ class _PretrainedConversion:
         out, folder = self.settings.out.absolute(), self.settings.folder
         parent = next(path for path in (out, *out.parents) if path.exists())
         if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
-            raise OutputPathError(f"{folder}: cannot be created: {parent} is no folder to write in")
+            raise OutputPathError(f"{folder}: cannot be created: {parent} is not a writable folder")
         if not os.path.lexists(folder):
             return
         if not surgery.is_converted(folder):
-            raise OutputPathError(f"{folder}: is there, and no converted model: use another --out")
+            raise OutputPathError(f"{folder}: exists and is not a converted model; use another --out")
         if not replace:
-            raise OutputPathError(f"{folder}: is there already: use --fresh to replace it, or another --out")
+            raise OutputPathError(f"{folder}: already exists; use --fresh to replace it, or another --out")
 
     def _texts(self) -> tuple[Int[Tensor, "N L"], Int[Tensor, "n L"]]:
         settings = self.settings
@@ -205,7 +205,7 @@ class _PretrainedConversion:
             text, test = text[:-held_out], text[-held_out:]
         if not len(text):
             raise DataError(
-                f"{settings.text}: too short: it needs {2 * settings.length} tokens, or give "
+                f"{settings.text}: too short: use at least {2 * settings.length} tokens, or "
                 "--test, or a smaller --length"
             )
         return text, test[: max(1, TEST_TOKENS // settings.length)]
@@ -223,7 +223,7 @@ class _PretrainedConversion:
             ids = self.teacher.tokenizer(text, add_special_tokens=False)["input_ids"]
         length = self.settings.length
         if len(ids) < length:
-            raise DataError(f"{path}: has {len(ids)} tokens, a window needs {length} (--length)")
+            raise DataError(f"{path}: has {len(ids)} tokens, but a window needs {length} (--length)")
         return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
     def _train(self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]) -> None:
@@ -251,7 +251,7 @@ class _PretrainedConversion:
             ids = next(batches)
             loss = compute_gradients(ids)
             if not np.isfinite(loss):
-                advice = ": give a lower train.lr" if stage == "tuned" else ""
+                advice = "; try a lower train.lr" if stage == "tuned" else ""
                 raise NotFiniteError(f"{stage}: the loss is not finite{advice}")
             return loss, ids.numel()
 
@@ -314,7 +314,7 @@ class _PretrainedConversion:
             losses.append(nll(model, ids.to(self.teacher.device)).sum(1).double().cpu())
         sums = torch.cat(losses).numpy()
         if not np.isfinite(sums).all():
-            raise NotFiniteError(f"{stage}: the model answers NaN or infinity")
+            raise NotFiniteError(f"{stage}: the model gave NaN or infinity")
         statistics = np.stack([sums, np.full(len(sums), test.shape[1] - 1.0)], 1)
         score = Score.of("perplexity", statistics, f"unit:token|windows:{test.shape[1]}|version:attnkit-{__version__}")
         run = self.settings.model if stage == "before" else str(self.settings.folder)

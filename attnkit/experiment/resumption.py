@@ -93,7 +93,7 @@ def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
     if refused and not allow:
         effect = "resume it" if needs_updates(run, recipe, changes) else "keep it as it is"
         raise RecipeError(
-            f"{run.path}: was trained by another recipe ({describe(refused)}); use --fresh to"
+            f"{run.path}: was trained with another recipe ({describe(refused)}); use --fresh to"
             f" start over, --allow-change to {effect}, or another --out"
         )
     return changes
@@ -125,7 +125,7 @@ def require_same_data(run: Run, prepared: PreparedData) -> None:
     """Raise DataError if the data or the tokenizer differs from that of the run."""
     if run.manifest.hashes.get("data") != prepared.digest:
         raise DataError(
-            f"{run.path}: the data or the tokenizer is not what this run began with; restore"
+            f"{run.path}: the data or the tokenizer has changed since this run started; restore"
             " it, or start over with --fresh"
         )
 
@@ -142,7 +142,7 @@ def require_same_corpus(run: Run, recipe: Recipe, **options: Any) -> None:
             current = corpus_digest(corpus)
     if current != recorded:
         raise DataError(
-            f"{run.path}: the training data is not what this run was trained on; restore it, start"
+            f"{run.path}: the training data has changed since this run was trained; restore it, start"
             " over with --fresh, or use another --out"
         )
 
@@ -158,7 +158,7 @@ def rescore(run: Run, recipe: Recipe, changes: Sequence[Change], emit: Emit) -> 
     scoring = [change for change in changes if not change.of_weights]
     record_changes(run, with_new_scoring(run, recipe), scoring, None, emit)
     ignored = [change for change in changes if change.of_weights]
-    note = f"; not changed: {describe(ignored)} (--fresh trains it so)" if ignored else ""
+    note = f"; not changed: {describe(ignored)} (--fresh trains with the new values)" if ignored else ""
     emit(events.SkippedEvent(f"already trained{note}"))
 
 

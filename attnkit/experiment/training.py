@@ -215,11 +215,11 @@ def end_of_process(code: int, output: Path) -> TrainingEnd:
         return TrainingEnd(AttnkitError(f"its process ended with code {code}; {again}"), details)
     name = signal.Signals(-code).name
     if name == "SIGKILL":
-        text = f"its process was killed (SIGKILL), as the system does when memory runs out; {again}"
-        return TrainingEnd(MemoryLimitError(f"{text}, with fewer --jobs if memory was short"))
+        text = f"its process was killed (SIGKILL), probably because memory ran out; {again}"
+        return TrainingEnd(MemoryLimitError(f"{text}, with fewer --jobs if memory ran out"))
     if name in ("SIGTERM", "SIGHUP"):  # a stop before the process had installed its handlers
         return TrainingEnd(StoppedError(f"stopped by {name}; {again}"))
-    return TrainingEnd(AttnkitError(f"its process died of {name}; {again}"), details)
+    return TrainingEnd(AttnkitError(f"its process was killed by {name}; {again}"), details)
 
 
 class Job:
@@ -295,7 +295,7 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
     lines = [f"{name} seed {seed}: {error}" for (name, seed), error in failures.items()]
     if stop.requested and (stopped or waiting):
         failed = "".join(f"; failed before: {line}" for line in lines)
-        raise StoppedError(f"stopped by {stop.requested}; all that was done is saved{failed}; {AGAIN}")
+        raise StoppedError(f"stopped by {stop.requested}; finished work is saved{failed}; {AGAIN}")
     comparison = None
     if finished := [key for key in planned if key in rows]:
         comparison = experiment.compare(finished, [row for key in finished for row in rows[key]])
@@ -316,5 +316,5 @@ def start_job(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | 
         if stop.requested:
             return None
         raise MemoryLimitError(
-            f"the process that others are started from was killed, as the system does when memory runs out; {AGAIN}"
+            f"the process that starts the runs was killed, probably because memory ran out; {AGAIN}"
         ) from error

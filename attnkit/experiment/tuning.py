@@ -90,13 +90,13 @@ class Tuning:
                 continue
             trial_values[name] = {tuple(recipe.get(key) for key in differing_keys) for recipe in recipes}
             if len(trial_values[name]) < len(recipes):
-                raise UsageError(f"--tune {option}: some values make the same recipe of {name}")
+                raise UsageError(f"--tune {option}: some values give the same recipe for {name}")
             rows[name] = {value: f"variants.{name}.{inner}={value}" for value in values}
             default = flat(file.variants[name])
             defaults[name] = {key: default.get(key, ABSENT) for key in differing_keys}
             _check_row(file.variants[name], name, option, steps)
         if not rows:
-            raise UsageError(f"--tune {option}: changes none of {', '.join(names)}")
+            raise UsageError(f"--tune {option}: changes no value of {', '.join(names)}")
         variants, origins, trials = dict[str, Recipe](), {}, dict[str, Trial]()
         folders = unique([f"{inner}={value}" for value in values])
         for row in rows:
@@ -126,8 +126,8 @@ class Tuning:
                 steps = f" in {entry.steps} steps" if entry.steps else ""
                 raise RecipeError(
                     f"{row}: was tuned by other trials ({entry.key}={','.join(values)}{steps}); use --fresh to "
-                    "start over, --allow-change to keep a finished run as it is, another --out, or leave out --tune "
-                    "to go on with that value"
+                    "start over, --allow-change to keep a finished run as it is, another --out, or remove --tune "
+                    "to use the chosen value"
                 )
         for row, seed in settings.runs():
             run = Run(settings.folder(row, seed))
@@ -135,7 +135,7 @@ class Tuning:
                 recipe = flat(Run.open(run.path).recipe)
                 if tuple(recipe.get(key) for key in self.defaults[row]) not in self.trial_values[row]:
                     raise RecipeError(
-                        f"{run.path}: was trained by none of these values of {self.key}; use --fresh to start over, "
+                        f"{run.path}: was trained with another value of {self.key}; use --fresh to start over, "
                         "--allow-change to keep it as it is, or another --out"
                     )
 
@@ -205,12 +205,12 @@ def _notes(entry: Tuned) -> Iterator[str]:
     scores = {trial.value: (trial.score, trial.loss) for trial in entry.trials}
     same = [value for value, score in scores.items() if score == scores[entry.value]]
     if len(same) > 1:
-        yield f"{entry.key}: equal scores of {', '.join(same)}; takes the first"
+        yield f"{entry.key}: {', '.join(same)} have equal scores; the first is chosen"
     with suppress(ValueError):  # values that are no numbers have no range
         numbers = sorted(scores, key=float)
         if entry.value in (numbers[0], numbers[-1]):
-            end = ("smaller", "larger")[entry.value == numbers[-1]]
-            yield f"{entry.key}={entry.value} is at the end of the values tried; a {end} one may be better"
+            end, further = ("largest", "larger") if entry.value == numbers[-1] else ("smallest", "smaller")
+            yield f"{entry.key}={entry.value} is the {end} value tried; a {further} value may be better"
 
 
 def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:
@@ -234,12 +234,12 @@ def _parse(option: str, file: RecipeFile) -> tuple[str, str, list[str]]:
     inner = key.removeprefix(f"variants.{_owner(key, file)}.")
     section = inner.partition(".")[0]
     if inner in FIXED:
-        raise UsageError(f"--tune {inner}: is what all trials have in common; tune another key")
+        raise UsageError(f"--tune {inner}: must be equal in all trials; tune another key")
     if section not in TUNABLE and (section,) in SCHEMA:
         raise UsageError(f"--tune {inner}: only keys of train and model can be tuned")
     values = overrides(tuple(inner.split(".")), text)
     if len(values) < 2:
-        raise UsageError(f"--tune {option}: needs two values or more, between commas")
+        raise UsageError(f"--tune {option}: needs at least two values, separated by commas")
     return key, inner, [value_text(value.node) for value in values]
 
 
@@ -253,7 +253,7 @@ def _owner(key: str, file: RecipeFile) -> str:
 def _check_row(recipe: Recipe, name: str, option: str, steps: int | None) -> None:
     """Raise UsageError or RecipeError if the trials of a row are impossible."""
     if "valid" not in splits_of(recipe.data):
-        raise RecipeError(f"--tune {option}: chooses on validation data, and the data of {name} has no valid split")
+        raise RecipeError(f"--tune {option}: needs validation data, and the data of {name} has no valid split")
     if steps is not None and not 1 <= steps <= recipe.train.steps:
         raise UsageError(f"--tune-steps {steps}: must be from 1 to the train.steps of {name}, {recipe.train.steps}")
 
@@ -261,9 +261,9 @@ def _check_row(recipe: Recipe, name: str, option: str, steps: int | None) -> Non
 def _outcome(run: Run, value: str) -> TunedTrial:
     """Return the validation score of the weights that a trial selected."""
     if (trial := run.manifest.trial) is None:
-        raise OutputPathError(f"{run.path}: is no trial, though it lies among them; move it away")
+        raise OutputPathError(f"{run.path}: is not a trial, but is in the folder of trials; move it away")
     if trial.diverged:
         return TunedTrial(value=value, diverged=trial.diverged)
     if (record := run.log.validation(run.outcome.step)) is None:
-        raise DataError(f"{run.path}: its log lacks the validation of its weights; remove it")
+        raise DataError(f"{run.path}: its log has no validation of its weights; remove the run")
     return TunedTrial(value=value, score=record.value, loss=record.valid_loss)

@@ -117,7 +117,7 @@ def verify_table(table: ScoreTable, checks: Sequence[Check]) -> Iterator[Check]:
             if not any(_same(other, score) for other in run_scores):
                 state, text = "different", "no run has this id and score"
                 if run_scores:
-                    text = f"the table says {score}, the run {run_scores[0]}"
+                    text = f"the table has {score}, the run {run_scores[0]}"
             yield Check(row.run or "", run_id, "table", f"{split} {metric}", state, text, split, metric, score)
 
 
@@ -140,7 +140,7 @@ class _Verification:
         for name in recorded:
             reason = ""
             if left_out and name in left_out.files:
-                reason = "left out of packed results"
+                reason = "not in packed results"
             elif left_out and name == layout.LOG:
                 reason = f"thinned from {left_out.log_records} records"
             yield self._file(name, partial(run.check_file, name), reason)
@@ -170,7 +170,7 @@ class _Verification:
         folders = {parent.as_posix() for name in used for parent in Path(name).parents}
         for name in run.names():  # a link may be the folder of used files
             if name not in used | folders:
-                reason = "not recorded, so it is not used" if run.sealed else "no hash recorded"
+                reason = "no hash recorded, so the file is not used" if run.sealed else "no hash recorded"
                 yield self.check("file", name, "not checked", reason)
 
     def _file(self, name: str, compare: Callable[[], object], reason: str) -> Check:
@@ -204,13 +204,13 @@ class _Verification:
             if saved is None:  # removed in the meantime
                 continue
             if saved.stored.weights != self.run.weights_sha256:
-                yield self.check("score", name, "different", "the scores are of other weights")
+                yield self.check("score", name, "different", "the scores belong to other weights")
                 continue
             scores = saved.scores  # computed from the stored statistics of each line
             try:
                 scores = scores | self._recompute(saved)
             except (MissingInputError, UnavailableError) as error:
-                reason = f"scores follow from what is kept of each line: {layout.without_path(error, self.run.path)}"
+                reason = f"only the statistics of each line are checked: {layout.without_path(error, self.run.path)}"
                 yield self.check("score", name, "not checked", reason)
             except AttnkitError as error:
                 yield self.check("score", name, "different", f"its rows: {layout.without_path(error, self.run.path)}")
@@ -231,12 +231,12 @@ class _Verification:
         for metric, stored in saved.stored.metrics.items():
             cell, score = f"{saved.name} {metric}", (saved.stored.split, metric, stored.score)
             if metric not in scores:
-                reason = "a metric of a plug-in that is not there: add --plugin FILE"
+                reason = "the metric's plug-in is not loaded: add --plugin FILE"
                 yield self.check("score", cell, "not checked", reason)
             elif _same(stored.score, new := scores[metric].stored.score):
                 yield self.check("score", cell, "same", "", *score)
             else:
-                reason = f"{layout.SCORES} says {stored.score}, scored again it is {new}"
+                reason = f"{layout.SCORES} has {stored.score}, scoring again gives {new}"
                 yield self.check("score", cell, "different", reason, *score)
 
 

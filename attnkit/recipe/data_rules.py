@@ -127,7 +127,7 @@ def _label_issue(data: DataConfig, task: str) -> str:
     labels = data.labels
     card_labels = data.corpus in corpus_cards.names() and corpus_cards.load(str(data.corpus)).labels
     if task != "classification":
-        return f"does nothing with `task: {task}`; it is for classification" if labels else ""
+        return f"has no effect with `task: {task}`; it is for classification" if labels else ""
     if card_labels:
         return (
             "" if labels == card_labels else f"{data.corpus} has labels {', '.join(card_labels)}; remove data.labels"

@@ -41,21 +41,21 @@ def json_schema() -> Json:
     }
     file_keys = {
         "extends": _text(
-            "A recipe file, relative to this one, or the name of a shipped recipe, whose keys this one changes."
+            "A recipe file, relative to this file, or the name of a shipped recipe; this file changes its keys."
         ),
         "variants": {
             "type": ["object", "null"],
             "description": "Name -> overrides; each variant is trained and compared.",
             "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Variant"}, {"type": "null"}]},
         },
-        "baseline": _text("The variant that the others are compared with; the first if absent."),
+        "baseline": _text("The variant to compare the others with; the first if absent."),
         "published": {"$ref": "#/$defs/Published"},
     }
     _tidy(parts | sections)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "attnkit recipe",
-        "description": "What to train on what data, and which variants to compare.",
+        "description": "An experiment: data, model, training, and the variants to compare.",
         "type": "object",
         "properties": sections | file_keys,
         "anyOf": [{"required": ["task", "data"]}, {"required": ["extends"]}],
@@ -71,7 +71,7 @@ def _shorthands(parts: Json) -> None:
     plain = [spec.word for spec in simple if not any(o.required for o in spec.options.values())]
     mixable = [spec for spec in simple if spec.mixable]
     parts["Mechanism"] = {
-        "description": "A mechanism that is not made of others; a part of interleaved layers.",
+        "description": "A mechanism that is not composed of others; a part of interleaved layers.",
         "anyOf": [{"enum": plain}, *(_mechanism(spec, parts) for spec in simple)],
     }
     parts["Part"] = {

@@ -45,7 +45,7 @@ def _only_with(recipe: Recipe) -> Iterator[Issue]:
         if attrgetter(key)(recipe) != DEFAULTS[key]:
             values = {tag.key: attrgetter(tag.key)(recipe) for tag in tags}
             if tag := next((tag for tag in tags if values[tag.key] not in tag.values), None):
-                text = f"does nothing with `{tag.key}: {values[tag.key]}`; it is for "
+                text = f"has no effect with `{tag.key}: {values[tag.key]}`; it is for "
                 yield text + " and ".join(tag.values), key, tag.key
 
 

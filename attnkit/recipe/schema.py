@@ -70,7 +70,7 @@ class DataConfig(Section):
     contain a single array) are jsonl; .csv, .tsv and .parquet are csv, tsv and parquet (each also before .gz or .xz);
     anything else is plain."""
     errors: Literal["strict", "replace"] = "strict"
-    """Malformed UTF-8: strict stops with file, line and byte; replace replaces and counts it."""
+    """Malformed UTF-8: strict stops with an error that names file, line and byte; replace replaces and counts it."""
     max_length: Positive = 256
     """Maximum number of tokens of a source or target; mechanisms are built for this length."""
     too_long: Literal["drop", "truncate"] = "drop"
@@ -86,8 +86,8 @@ class DataConfig(Section):
     seed: Count = 1
     """Seed of the generator of generated corpora, and of data.split."""
     labels: tuple[str, ...] = ()
-    """Classification: the possible labels of a target, in order; of two, the last is the positive
-    one.  A corpus card has its own."""
+    """Classification: the possible labels of a target, in order; of two labels, the last is the
+    positive class.  Corpora define their own labels."""
     gold: Annotated[Share, _QUESTIONS] = 0.6
     """Question answering: share of training questions paired with the passage that answers them."""
     other: Annotated[Share, _QUESTIONS] = 0.25
@@ -173,7 +173,7 @@ class NaiveBayesConfig(Section):
     """Estimate of p(x|a): from the number of times that x occurs anywhere after a in a block, or from vectors of width
     model.width, p(x|a) ~ exp(v(a) w(x)), fitted to these numbers by train.steps updates."""
     smoothing: Annotated[float, Field(gt=0), _NAIVE_BAYES] = 100.0
-    """Number of counts added to those after each token a, distributed like all tokens."""
+    """Number of pseudo-counts added to the counts after each token a, distributed like all tokens."""
     pool: Annotated[Literal["mean", "weighted", "max", "entropy"], _NAIVE_BAYES] = "mean"
     """Pooling of log p(x|a) over all preceding tokens: their mean, a weighted mean, the maximum for each x, or p(x|a)
     of the token a whose distribution has the minimum entropy."""
@@ -222,7 +222,7 @@ class ModelConfig(Section):
     naive_bayes: Annotated[NaiveBayesConfig, OnlyWith("model.type", "naive-bayes", "naive-bayes-attention")] = (
         NaiveBayesConfig()
     )
-    """Options of type naive-bayes; type naive-bayes-attention reads only residual."""
+    """Options of type naive-bayes; type naive-bayes-attention uses only residual."""
     width: Positive = 256
     """Width of the embeddings and the hidden states (of transformers: the residual stream)."""
     layers: Layers = Layers()
@@ -230,12 +230,12 @@ class ModelConfig(Section):
     heads: Positive = 4
     """Number of attention heads; must divide width.  Recurrent and convolutional models: 1 if absent."""
     ff: Annotated[Count, _TRANSFORMER] = 1024
-    """Transformers: inner width of the feed-forward sublayer; 0 leaves it out."""
+    """Transformers: inner width of the feed-forward sublayer; 0 omits the sublayer."""
     dropout: Probability = 0.1
     """Dropout on embeddings and sublayer outputs; in recurrent and convolutional models on embeddings, between layers
     and on the output."""
     activation_dropout: Annotated[Probability | None, _TRANSFORMER] = None
-    """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the same as dropout."""
+    """Transformers: dropout inside the feed-forward sublayer, after the activation; null uses dropout."""
     norm: Annotated[Literal["pre", "post", "rms"], _TRANSFORMER] = "pre"
     """Transformers: layer normalisation before each sublayer and after the last layer (pre), or after each residual
     sum (post); rms is pre with RMSNorm."""
@@ -338,9 +338,9 @@ class TrainConfig(Section):
     tailr: Annotated[TailrConfig, OnlyWith("train.loss", "tailr")] = TailrConfig()
     """Options of the TaiLr loss (`loss: tailr`)."""
     average: Count = 1
-    """Number of last checkpoints, one per validation, to average; 0 or 1 is off."""
+    """Number of the last checkpoints, one per validation, to average; 0 or 1 is off."""
     ema: Probability = 0.0
-    """Decay of an exponential moving average of the weights; 0 is off.  Excludes average."""
+    """Decay of an exponential moving average of the weights; 0 is off.  Cannot be combined with average."""
     valid_every: Count = 500
     """Updates between validations; 0 validates only at the end."""
     save_every: Count = 0
@@ -380,7 +380,7 @@ class Recipe(Section):
     """One variant of an experiment with the values of all keys."""
 
     task: Task
-    """What the model is trained for."""
+    """Task that the model is trained for."""
     data: DataConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()

@@ -150,7 +150,7 @@ def learning_curves(
         if present:
             drawn.append(curves)
             if missing := [name for name in plottable if name not in present]:
-                note(f"{', '.join(missing)}: without {curves.title} so far")
+                note(f"{', '.join(missing)}: no {curves.title} yet")
         elif names:
             raise UsageError(_why_nothing(name, x, runs))
     if any(curves.title.endswith(" loss") for curves in drawn):
@@ -164,23 +164,23 @@ def _check_name(name: str, x: str | None, runs: Sequence[Run]) -> None:
     """Raise UsageError if a name is unknown or has no such axis."""
     if name in CURVES:
         if x in SCORE_AXES:
-            raise UsageError(f"{name} has no axis of {x}; that one is for --y {SCORE}")
+            raise UsageError(f"{name} has no axis {x}; --x {x} is for --y {SCORE}")
         return
     known_names = [*CURVES, SCORE, *dict.fromkeys(m for run in runs for _, m, _ in scores_of(run))]
     if name not in known_names:
-        advice = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that; "
+        advice = f"no run is scored by {name}; run `attnkit eval RUNS --metrics {name}`; "
         advice = advice if name in METRICS else ""
         raise UsageError(f"--y {quoted(name)}: {advice}{hint(name, [*known_names, *VIEWS])}")
 
 
 def _why_nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
     if name in CURVES:
-        return f"--y {name}: no run has logged it yet"
+        return f"--y {name}: no run has a logged value yet"
     if x == "length":
         return "--x length: no run is scored at several lengths; set eval.lengths and run eval"
     if x == "state" and any(scores_of(run) for run in runs):
-        return "--x state: is of decoders (model.shape: decoder); these runs have another shape"
-    return f"--y {name}: no run is evaluated; `attnkit eval {runs[0].path}` does it"
+        return "--x state: is only for decoders (model.shape: decoder); these runs have another shape"
+    return f"--y {name}: no run is scored; run `attnkit eval {runs[0].path}`"
 
 
 def _logs(runs: Sequence[Run], note: Note) -> Logs:
@@ -194,13 +194,13 @@ def _logs(runs: Sequence[Run], note: Note) -> Logs:
             elif run.finished and run.outcome.reason == "converted":
                 untrained.append(str(run.path))
             elif named(str(run.path)) == DEMO:
-                reasons.append(f"{DEMO}: the demo model came without its learning curve")
+                reasons.append(f"{DEMO}: the demo model has no learning curve")
             else:
-                reasons.append(f"{run.log.path}: has no record yet")
+                reasons.append(f"{run.log.path}: has no records yet")
         except DataError as error:
             reasons.append(str(error))
     if untrained:
-        reasons.append(f"{', '.join(untrained)}: converted, not trained, so without curves")
+        reasons.append(f"{', '.join(untrained)}: converted, not trained, so there are no curves")
     if not logs:
         raise DataError("; ".join(reasons))
     for reason in reasons:
@@ -355,7 +355,7 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
     updates.
     """
     if any(name != LOSS for name in names):
-        raise UsageError(f"--x {key}: draws what was validated; leave out --y, or use --y {LOSS}")
+        raise UsageError(f"--x {key}: draws validation results; remove --y, or use --y {LOSS}")
     several_recipes = len({run.name for run in runs}) > 1
     trial_lines, other_lines, monitors = dict[str, Lines](), dict[str, Lines](), dict[str, None]()
     for run in runs:
@@ -378,9 +378,9 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
         lines.setdefault(run.seed, {})[value] = result
     lines_by_row = other_lines | trial_lines
     if not lines_by_row:
-        raise UsageError(f"--x {key}: no run here has a value of it")
+        raise UsageError(f"--x {key}: no run has a value of {key}")
     if len(monitors) > 1 and not names:
-        raise UsageError(f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}")
+        raise UsageError(f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); use --y {LOSS}")
     series = tuple(
         Series(row, tuple(tuple(sorted(line.items())) for line in lines_by_row[row].values()))
         for row in dict.fromkeys([*trial_lines, *other_lines])
@@ -401,7 +401,7 @@ def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"--x {key}: its values are no numbers ({text}, {run.path})") from None
+        raise UsageError(f"--x {key}: its values must be numbers, got {text} ({run.path})") from None
 
 
 def _without_key(variant: str, key: str) -> str:

@@ -42,7 +42,7 @@ def _require(folder: Path) -> Path:
     json_files.validate_manifest(files.read_json(manifest), json_files.Manifest, str(manifest))
     for name, digest in json_files.read(SHIPPED / layout.MANIFEST, json_files.Manifest).files.items():
         if files.sha256_file(folder / name) != digest:
-            raise DataError(f"{folder / name}: is not the file of the package")
+            raise DataError(f"{folder / name}: differs from the file of the package")
     return folder
 
 

@@ -26,8 +26,8 @@ def is_run(name: str) -> bool:
         return True
     if path.is_dir() and not (path / CONFIG).exists():
         raise MissingInputError(
-            f"{name}: neither a finished run ({MANIFEST}) nor a Hugging Face model ({CONFIG}) is "
-            f"here{runs_hint(path) or '; a run is a seed-N folder'}"
+            f"{name}: neither a finished run ({MANIFEST}) nor a Hugging Face model ({CONFIG})"
+            f"{runs_hint(path) or '; a run is a seed-N folder'}"
         )
     if not path.exists() and len(path.parts) > 1 and Path(path.parts[0]).exists():
         require_folder(path, "folder", "; `attnkit train RECIPE` makes runs")
@@ -88,7 +88,7 @@ def find_runs(
                     raise run
                 if not Run(path).in_training:
                     damaged.append(run)
-                skipped.append(f"{run}; left out")
+                skipped.append(f"{run}; skipped")
             elif run.finished or unfinished:
                 found.setdefault(path.resolve(), run)
             else:
@@ -100,7 +100,7 @@ def find_runs(
         where = ", ".join(map(str, folders)) or "no folder given"
         reason = f"{len(skipped)} unfinished" if skipped else "`attnkit train RECIPE` makes one"
         kind = "run" if unfinished else "finished run"
-        raise MissingInputError(f"{where}: no {kind} is here ({reason})")
+        raise MissingInputError(f"{where}: no {kind} found ({reason})")
     for text in skipped:
         note(text)
     return sorted(found.values(), key=order)

@@ -176,7 +176,7 @@ def validate_manifest(entries: Mapping[str, Any], schema: type[SchemaT], where: 
     unknown = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
     has_hash = _SHA256 in entries or rest.get(_FORMAT, 1) != 1 or any(map(_HASH.fullmatch, unknown))
     if has_hash and entries.get(_SHA256) != files.sha256_json(rest):
-        raise DataError(f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry {_SHA256})")
+        raise DataError(f"{where}: was changed (its SHA-256 differs from its entry {_SHA256})")
     return parse(entries, schema, where)
 
 
@@ -403,4 +403,4 @@ def parse(value: Any, schema: type[SchemaT], where: str) -> SchemaT:
             raise DataError(f"{where}: {key} is missing") from error
         rule = fault["msg"].removeprefix("Input should ").partition(" or instance of")[0]
         rule = "be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
-        raise DataError(f"{where}: {key} should {rule}, is {fault['input']!r:.60}") from error
+        raise DataError(f"{where}: {key} should {rule}, got {fault['input']!r:.60}") from error

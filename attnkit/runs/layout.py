@@ -122,7 +122,7 @@ def run_paths(path: Path, *, trials: bool = False) -> Iterator[FoundPath]:
     for link in links:
         runs = (found.path for found in _runs_below(link, 4, []) if link.exists() and not found.fault)
         if not link.exists() or any(run.resolve() not in real for run in runs):
-            yield FoundPath(link, "is a symbolic link, which is not followed; name it itself")
+            yield FoundPath(link, "is a symbolic link, which is not followed; name its target")
 
 
 def runs_hint(path: Path) -> str:

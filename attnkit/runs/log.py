@@ -113,8 +113,8 @@ class Log:
         size, digest = self.until(step)
         if sha256 not in (None, digest.hexdigest()):
             raise DataError(
-                f"{self.path}: the records until step {step} are not those that were written (their SHA-256 differs "
-                "from the checkpoint's); restore them, or start over with --fresh"
+                f"{self.path}: the records until step {step} were changed (their SHA-256 differs from the "
+                "checkpoint's); restore the file, or start over with --fresh"
             )
         if exists:
             with files.writing(self.path), DISK.append(self.path) as file:

@@ -71,11 +71,11 @@ def read_results(path: Path) -> dict[str, bytes]:
         if len(content) > MAX_BYTES:
             raise ValueError(f"holds more than {MAX_BYTES >> 20} MB")
         if not unpacker.eof or unpacker.unused_data:
-            raise ValueError("cut off" if not unpacker.eof else "something follows it")
+            raise ValueError("cut off" if not unpacker.eof else "data after its end")
         return dict(_members(content))
     except _DAMAGE as error:
         raise DataError(
-            f"{path}: is damaged or no results file ({error}); restore it from a copy, or write "
+            f"{path}: is damaged or not a results file ({error}); restore it from a copy, or write "
             "it again with `attnkit runs pack RUN --results`"
         ) from error
 
@@ -95,9 +95,9 @@ def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
             name = member.name.removeprefix(folder)
             quoted = json.dumps(member.name[:100])
             if member.type != tarfile.REGTYPE or member.issparse():
-                raise ValueError(f"{quoted} is no plain file")
+                raise ValueError(f"{quoted} is not a regular file")
             if not member.name.startswith(folder) or not PACKED.fullmatch(name) or name in names:
-                raise ValueError(f"{quoted} does not belong in it")
+                raise ValueError(f"{quoted} is unexpected")
             file = archive.extractfile(member)
             data = b"" if file is None else file.read()
             if len(data) != member.size:
@@ -131,7 +131,7 @@ def pack_results(run: "Run", folder: Path) -> Path:
     if packed.tell() > MAX_BYTES or len(content) > MAX_FILE_BYTES:
         raise DataError(
             f"{run.path}: its outputs and statistics take {packed.tell() / 1e6:,.0f} MB; a results "
-            f"file holds {MAX_BYTES >> 20} MB at most: score fewer splits"
+            f"file holds at most {MAX_BYTES >> 20} MB: score fewer splits"
         )
     files.make_folder(target.parent)
     files.write_output(target, content)
@@ -142,8 +142,8 @@ def results_path(run: "Run", folder: Path) -> Path:
     """Return <folder>/<recipe>/<variant>/seed-<k>.results.tar.xz of a run. Raises OutputPathError for a trial."""
     if trial := run.manifest.trial:
         raise OutputPathError(
-            f"{run.path}: is a trial of {trial.key}; pack the runs of its variant, whose "
-            "manifests say what each trial came to"
+            f"{run.path}: is a trial of {trial.key}; pack the runs of its variant, whose manifests hold the "
+            "result of each trial"
         )
     return Path(f"{layout.run_path(folder, run.name, run.variant, run.seed)}{layout.RESULTS_FILE}")
 
@@ -161,8 +161,8 @@ def _contents(run: "Run") -> dict[str, bytes]:
             content = run.read(packed_name)
             if hashlib.sha256(content).hexdigest() != digest:
                 raise DataError(
-                    f"{file}: is not the file that was written (its SHA-256 differs from "
-                    f"{layout.SCORES}): score again with `attnkit eval --fresh`"
+                    f"{file}: was changed (its SHA-256 differs from {layout.SCORES}): score again with "
+                    "`attnkit eval --fresh`"
                 )
             contents[packed_name] = content
             if file == statistics:

@@ -56,7 +56,7 @@ class Results:
         if self.packed is None:
             return files.open_file(self.path / name)
         if name not in self.packed:
-            raise MissingInputError(f"{self.path}: {name} is not in it")
+            raise MissingInputError(f"{self.path}: has no {name}")
         return io.BytesIO(self.packed[name])
 
     def read(self, name: str) -> bytes:

@@ -236,10 +236,7 @@ class Run(Results):
             if self.sha256(name) == expected:
                 return True
         remedy = _REMEDY.get(name.partition("/")[0], "train again with --fresh")
-        raise DataError(
-            f"{path}: is not the file that was written (its SHA-256 differs from "
-            f"{layout.MANIFEST}); restore it, or {remedy}"
-        )
+        raise DataError(f"{path}: was changed (its SHA-256 differs from {layout.MANIFEST}); restore it, or {remedy}")
 
     def require_recorded(self, name: str) -> None:
         """Call `check_file` for an essential file. Raises DataError if its SHA-256 is not recorded."""
@@ -290,7 +287,7 @@ class Run(Results):
         """Raise MissingInputError for a results file, which has no weights."""
         if layout.MODEL in self.left_out:
             raise MissingInputError(
-                f"{self.path}: results without weights; name the run that they are of, or train it "
+                f"{self.path}: results have no weights; name their run, or train it "
                 f"again: attnkit train {self.name} --variant {self.variant} --seed {self.seed}"
             )
 
@@ -309,7 +306,7 @@ class Run(Results):
         if not self.finished:
             reason = "training is not finished; run `attnkit train` again to resume it"
             if self.in_training:
-                reason = "is being trained; its weights are chosen at the end"
+                reason = "is being trained; its weights are selected at the end"
             raise MissingInputError(f"{self.path}: {reason}")
 
     @property

@@ -94,16 +94,16 @@ class RunCorpus:
         if stored and self._available(split) not in (None, stored.fingerprint):
             if self.run.left_out:
                 raise MissingInputError(
-                    f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
-                    " (its SHA-256 differs), and the results have no rows"
+                    f"{self.run.path}: the corpus has changed since {split} was scored"
+                    " (its SHA-256 differs), and results files have no rows"
                 )
-            rows_used = "the rows kept in the run are used" if stored.sha256 else "its rows are used"
+            rows_used = "the run's stored rows are used" if stored.sha256 else "the new rows are used"
             if self.fresh:
                 stored = None
             else:
                 warnings.warn(
-                    f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
-                    f" before (its SHA-256 differs): {rows_used}; `eval --fresh` takes it",
+                    f"{self.run.path}: the corpus has changed since {split} was scored"
+                    f" (its SHA-256 differs): {rows_used}; `eval --fresh` scores the new corpus",
                     stacklevel=2,
                 )
         if self._has_rows(stored):
@@ -114,9 +114,9 @@ class RunCorpus:
         except MissingInputError as error:
             if stored is None:
                 raise
-            reason = f"{stored.bytes / 1e6:,.0f} MB of rows are not kept in a run"
+            reason = f"{stored.bytes / 1e6:,.0f} MB of rows are too many to store in a run"
             if self.run.left_out:
-                reason = "sources and references are not kept with results"
+                reason = "results files have no sources and references"
             raise MissingInputError(f"{self.run.path}: {split}: {reason}: {error}") from error
         if not stored and self.keep:
             with suppress(AttnkitError):  # a read-only run can be scored without storing rows
@@ -165,8 +165,8 @@ class RunCorpus:
             data, stored = self.run.read(name), self._stored(split)
         if stored is None or hashlib.sha256(data).hexdigest() != stored.sha256:
             raise DataError(
-                f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
-                f"{split}.json); remove {split}.json to read the corpus again"
+                f"{self.run.path / name}: was changed after scoring (its SHA-256 differs from {split}.json); "
+                f"remove {split}.json to read the corpus again"
             )
         return data
 

@@ -67,7 +67,7 @@ def statuses(folder: Path) -> list[RunStatus]:
         else:
             damaged.append(_damaged(path, layout.without_path(run, path)))
     if not found and not damaged:
-        raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
+        raise MissingInputError(f"{folder}: no run found; `attnkit train RECIPE` makes one")
     listed = [status for _, status in sorted(found, key=lambda pair: pair[0])]
     differs: dict[Path, tuple[str, ...]] = {}
     for recipe in dict.fromkeys(status.recipe for status in listed):

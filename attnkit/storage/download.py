@@ -101,11 +101,11 @@ def _body(
             if progress:
                 progress(received, total)
     if size is not None and received != size:
-        raise DataError(f"{url}: has {received:,} bytes, {size:,} were expected; nothing was saved")
+        raise DataError(f"{url}: must have {size:,} bytes, got {received:,}; nothing was saved")
     if sha256 not in (None, digest.hexdigest()):
         raise DataError(
-            f"{url}: SHA-256 is {digest.hexdigest()}, {sha256} was expected: the file at this "
-            "address has changed or the transfer was tampered with; nothing was saved"
+            f"{url}: SHA-256 must be {sha256}, got {digest.hexdigest()}: the file at this address has changed or "
+            "the transfer was tampered with; nothing was saved"
         )
 
 
@@ -138,7 +138,7 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
     except requests.exceptions.SSLError as error:
         raise _unavailable(url, path, f"its certificate is not valid ({error})") from error
     except urllib3.exceptions.HTTPError as error:  # while the body is read
-        raise _BrokenTransfer(f"the transfer broke off: {error}") from error
+        raise _BrokenTransfer(f"the transfer was interrupted: {error}") from error
     except (requests.ConnectionError, requests.Timeout) as error:
         raise _BrokenTransfer(f"no connection: {error}") from error
     except requests.RequestException as error:
@@ -146,7 +146,8 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
 
 
 def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
-    return UnavailableError(f"{path.name}: {reason}; to do without, fetch {url} elsewhere and put it at {path}")
+    advice = f"to continue offline, fetch {url} elsewhere and put the file at {path}"
+    return UnavailableError(f"{path.name}: {reason}; {advice}")
 
 
 @contextmanager

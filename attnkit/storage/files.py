@@ -38,7 +38,7 @@ JSON_LIMIT = 4 << 20
 """Maximum size of a JSON file in bytes."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe (data is read more than once)",
+    stat.S_IFIFO: "a pipe, but data is read more than once",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
@@ -298,7 +298,7 @@ def check_space(folder: Path, needed: int) -> None:
         free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
-            f"{folder}: {free / 1e6:,.1f} MB are free, {needed / 1e6:,.1f} MB are needed; "
+            f"{folder}: {needed / 1e6:,.1f} MB are needed, but only {free / 1e6:,.1f} MB are free; "
             "free some space or choose another place"
         )
 
@@ -378,7 +378,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT, file: BinaryIO | None = None)
     with file or open_file(path) as opened, reading(path):
         data = opened.read(limit + 1)
     if len(data) > limit:
-        raise DataError(f"{path}: longer than {limit} bytes; it is not a file of attnkit")
+        raise DataError(f"{path}: longer than {limit} bytes, so not a file of attnkit")
     return parse_object(data, str(path))
 
 
@@ -405,7 +405,7 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise DataError(f"{where}: must hold a JSON object, holds {type(value).__name__}")
+        raise DataError(f"{where}: must hold a JSON object, got {type(value).__name__}")
     return value
 
 

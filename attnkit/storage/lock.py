@@ -45,7 +45,7 @@ def held(path: Path, what: str) -> Iterator[str | None]:
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                warning = f"{path}: no locks here ({error.strerror}): train this run only once"
+                warning = f"{path}: no file locks here ({error.strerror}); do not train this run twice at once"
             path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
             _held_files[path.absolute()] = path.stat()
         yield warning

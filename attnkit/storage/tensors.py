@@ -125,14 +125,14 @@ def read(path: Path, *, prefix: str = "", widen: bool = False) -> dict[str, Tens
 def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
     """Raise DataError, naming a tensor, unless names, types and shapes in a file equal those of `like`."""
     if missing := sorted(like.keys() - tensors.keys()):
-        raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")
+        raise DataError(f"{path}: tensor {missing[0]} is missing ({len(missing)} missing in all)")
     if extra := sorted(tensors.keys() - like.keys()):
-        raise DataError(f"{path}: tensor {extra[0]} is not expected (of {len(extra)} such ones)")
+        raise DataError(f"{path}: tensor {extra[0]} is unexpected ({len(extra)} unexpected in all)")
     for name, tensor in tensors.items():
         if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
             raise DataError(
-                f"{path}: tensor {name} must be {_description(like[name])}, is "
-                f"{_description(tensor)}; it belongs to another model"
+                f"{path}: tensor {name} must be {_description(like[name])}, got {_description(tensor)}; "
+                "the file belongs to another model"
             )
 
 

@@ -126,14 +126,13 @@ def latest(run: "Run") -> Checkpoint | None:
             lost = int(other.name.removeprefix("step-")) - step
             messages.append(
                 f"{other}: damaged checkpoint ({fault}), renamed to {new_name}; "
-                f"resuming from step {step}, {lost} steps are repeated"
+                f"resuming from step {step} and repeating {lost} steps"
             )
         return Checkpoint(step, path, tuple(messages), _manifest(path).log)
     if damaged:
         reasons = "; ".join(f"{path.name}: {fault}" for path, fault in damaged)
         raise DataError(
-            f"{run.checkpoints}: no valid checkpoint is left ({reasons}); restore one from a "
-            "copy, or start over with --fresh"
+            f"{run.checkpoints}: no valid checkpoint ({reasons}); restore one from a copy, or start over with --fresh"
         )
     return None
 
@@ -172,13 +171,13 @@ def fault_of(path: Path) -> str | None:
     try:
         manifest = _manifest(path)
         if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest.step}":
-            return f"{_MANIFEST}: is that of step {manifest.step}"
+            return f"{_MANIFEST}: belongs to step {manifest.step}"
         for name, entry in manifest.files.items():
             files.check_file(path / name)
             if (size := (path / name).stat().st_size) != entry.size:
-                return f"{name}: must be {entry.size} bytes long, is {size}"
+                return f"{name}: must have {entry.size} bytes, got {size}"
             if files.sha256_file(path / name) != entry.sha256:
-                return f"{name}: its SHA-256 is not the one in {_MANIFEST}"
+                return f"{name}: its SHA-256 differs from {_MANIFEST}"
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")
     return None
@@ -204,7 +203,7 @@ def check_log(run: "Run") -> bool:
         if fault_of(path) is None:
             recorded = _manifest(path).log
             if recorded is not None and run.log.until(step)[1].hexdigest() != recorded:
-                raise DataError(f"{run.log.path}: is not what was written until step {step}")
+                raise DataError(f"{run.log.path}: the records until step {step} were changed")
             return recorded is not None
     return False
 

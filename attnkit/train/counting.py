@@ -23,7 +23,7 @@ from attnkit.train.validation import Validator
 
 BATCH_TOKENS = 2**17
 """Number of tokens counted at a time."""
-STOPPED = " while counting; run the same command again to start this run anew"
+STOPPED = " while counting; run the same command again to start this run over"
 
 
 def count(job: TrainingJob) -> None:

@@ -63,5 +63,5 @@ def too_large(step: int, batch: Batch | None, batch_tokens: int, accumulate: int
         shape = f"a batch of {len(batch.rows)} rows{source} x {batch.input.shape[1]} target tokens"
     return MemoryLimitError(
         f"step {step}: out of memory on {shape}; try train.batch_tokens={batch_tokens // 2}"
-        f" train.accumulate={accumulate * 2} (the same update in smaller pieces)"
+        f" train.accumulate={accumulate * 2} (the same updates in smaller batches)"
     )

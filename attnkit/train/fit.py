@@ -338,8 +338,8 @@ class Training(TrainingState):
                     self.averaging.recent[step] = self.weights_at(run, step)
                 except AttnkitError as error:
                     raise DataError(
-                        f"{error}; the average of the last validations includes it: restore it from a "
-                        "copy, or start over with --fresh"
+                        f"{error}; the average of the last validations needs this checkpoint: restore it "
+                        "from a copy, or start over with --fresh"
                     ) from error
         for step in group.broadcast_object(list(self.averaging.recent)):
             self.averaging.recent.setdefault(step, self.weights_at(run, step))

@@ -107,7 +107,4 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
     stream = BatchStream(lambda _: prepared.train, train.batch_tokens, seed, budget)
     digests = group.all_gather_object((digest(recipe), prepared.digest, stream.digest()))
     if rank := next((rank for rank, theirs in enumerate(digests) if theirs != digests[0]), 0):
-        raise DataError(
-            f"ranks have different recipes or data: rank {rank} and rank 0 do not agree; give all "
-            "of them the same files"
-        )
+        raise DataError(f"ranks {rank} and 0 have different recipes or data; give all ranks the same files")

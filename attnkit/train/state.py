@@ -72,8 +72,8 @@ class TrainingProgress(json_files.Schema):
         if monitor not in (None, "loss"):
             reached = f"{metric_facts(monitor).title} {best.value:.4g}, {reached}"
         return (
-            f"stops after step {self.step:,}: {self.worse} validations (train.patience) were no"
-            f" better than that of step {self.best_step:,} ({reached})"
+            f"stops after step {self.step:,}: {self.worse} validations (train.patience) did not improve on"
+            f" step {self.best_step:,} ({reached})"
         )
 
 
@@ -175,7 +175,8 @@ class TrainingState:
             ) from error
         if (done := self.progress.step) > (steps := self.train.steps):
             raise RecipeError(
-                f"train.steps: {steps}, but {done} are done; set at least {done}, or train again with --fresh"
+                f"train.steps: {steps}, but {done} steps are done; set at least {done} steps, or train again "
+                "with --fresh"
             )
         if self.device.type == "cuda" and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)

@@ -130,7 +130,7 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["generate", "runs/a/plain/seed-1", "--beam", "3"], "--beam does nothing here"),
+        (["generate", "runs/a/plain/seed-1", "--beam", "3"], "--beam has no effect:"),
         (["generate", "runs/a/plain/seed-1", "--n-best", "3"], "from 1 to 2, the number of labels"),
         (["eval", "runs/a", "--metrics", "bleu"], "bleu does not apply to classification"),
         (["eval", "runs/pretrain", "--metrics", "f1"], "f1 does not apply to language-modeling"),

@@ -203,7 +203,7 @@ def test_hostile_recipe_names_are_one_harmless_line(name: str, capsys: pytest.Ca
 
 def test_a_text_in_the_place_of_a_file_is_piped_in() -> None:
     with (
-        pytest.raises(MissingInputError, match="'the old dog': no such file; pipe a text itself"),
+        pytest.raises(MissingInputError, match="'the old dog': no such file; to pass a text, pipe it"),
         open_lines("the old dog"),
     ):
         pass

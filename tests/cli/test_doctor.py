@@ -28,7 +28,7 @@ def test_data_and_runs_are_those_of_the_command_line_else_of_the_environment(
     assert doctor()["data (--data-dir)"] == "variable: no known corpus"
     found = doctor("--data-dir", "option", "--out", "mine")
     assert found["data (--data-dir)"] == "option: no known corpus"
-    assert found["runs (--out)"].startswith("mine: writable, will be made, ")
+    assert found["runs (--out)"].startswith("mine: writable, will be created, ")
     assert found["device"] == "auto: cpu"
 
 

@@ -37,7 +37,7 @@ def test_what_has_no_class_is_told_what_works(tmp_path: Path, capsys: Any) -> No
     assert done.refusal.endswith("model.positions: alibi cannot be exported to transformers; use --to onnx")
     done = called(capsys, "generate", str(run.path), "--engine", "ctranslate2", stdin=TEXT)
     assert done.code == 2
-    assert done.refusal.endswith("--engine ctranslate2 does not have model.positions: alibi; leave --engine out")
+    assert done.refusal.endswith("--engine ctranslate2 does not support model.positions: alibi; remove --engine")
 
 
 def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
@@ -51,7 +51,7 @@ def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
     banned = called(capsys, *command, "--engine", "ctranslate2", "--min-length", "2", stdin=TEXT)
     assert (banned.code, "outputs differ" in banned.err) == (0, True)
     sampled = called(capsys, *command[:2], "--sample", "--engine", "ctranslate2", stdin=TEXT)
-    assert (sampled.code, "does not have sampling" in sampled.refusal) == (2, True)
+    assert (sampled.code, "does not support sampling" in sampled.refusal) == (2, True)
 
 
 def with_a_broken_library(name: str) -> Any:
@@ -88,14 +88,14 @@ def test_auto_takes_the_engine_for_lines_one_at_a_time(
         broken.setattr(to_ctranslate2.importlib, "import_module", with_a_broken_library)
         fallen_back = answers(run, *alone)
         assert (fallen_back.code, fallen_back.out) == (0, ours.out)
-        assert "attnkit decodes, since CTranslate2 cannot: ctranslate2 cannot be" in fallen_back.err
+        assert "attnkit decodes, because CTranslate2 cannot: ctranslate2 cannot be" in fallen_back.err
         refused = answers(run, "--engine", "ctranslate2")
         assert (refused.code, "ctranslate2 cannot be imported" in refused.refusal) == (69, True)
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "file/cache"))
     fallen_back = answers(run, *alone)
     assert (fallen_back.code, fallen_back.out) == (0, ours.out)
-    assert "attnkit decodes, since CTranslate2 cannot" in fallen_back.err
+    assert "attnkit decodes, because CTranslate2 cannot" in fallen_back.err
     taken.clear()
     monkeypatch.setattr(generate, "find_spec", lambda _: None)
     assert (answers(run, *alone), taken) == (ours, [])

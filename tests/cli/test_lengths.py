@@ -73,7 +73,7 @@ def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, he
     if objective == "masked":
         refused = here("generate", f"runs/{objective}/plain/seed-1", stdin="the cat\n")
         assert (refused.code, refused.out) == (2, "")
-        assert "its model predicts masked tokens, it writes no text" in refused.err
+        assert "the model predicts masked tokens and writes no text" in refused.err
         for study in ("rank", "entropy"):
             assert here("probe", study, f"runs/{objective}/plain/seed-1").code == 0
 

@@ -102,7 +102,7 @@ def test_eval_and_generate_give_what_one_process_gives(
 @pytest.mark.slow
 def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(trained: Path) -> None:
     said = assert_named(begin(trained, "short.yaml", "--out", "killed"))
-    assert "error: rank 1 ended or can no longer be reached; step" in said
+    assert "error: rank 1 ended or cannot be reached; step" in said
     done = Warm(trained, "train", "short.yaml", "--nproc", "2", "--out", "killed").ended()
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stderr

@@ -146,7 +146,7 @@ def test_explain_says_what_it_cannot_know_without_the_data(run: Caller, monkeypa
     )
     code, out, err = run("explain", "m.yaml")
     assert code == 0
-    assert "attnkit: warning: no padding and no time: " in err
+    assert "attnkit: warning: padding and time are not measured: " in err
     assert "without the data: vocabularies of the size in the recipe" in out
     assert "%" not in out
 
@@ -159,7 +159,7 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
     code, out, err = run("explain", "translation/wmt14-en-de", "--variant", "vanilla")
     assert code == 0
-    assert "wmt14-en-de is not here yet; --download fetches it (" in err
+    assert "wmt14-en-de is not available yet; --download fetches it (" in err
     assert "1.7 GB" in err
     assert "without the data" in out
 

@@ -44,7 +44,7 @@ TABLE = """
 66 a.en a.de --gold absent :: absent
 65 void void --gold void :: void: no sentence pairs to score
 73 a.en a.de --output no/such/file :: no/such
-65 < a dog :: standard input:1: no ||| between source and target; or name two files
+65 < a dog :: standard input:1: no ||| between source and target; add ||| or name two files
 # align lm
 2 a.en a.de :: word alignments come from cross attention, which a model of shape decoder
 # bench attention
@@ -86,23 +86,23 @@ TABLE = """
 78 --attention '{encoder: {name: local, window: -1}}' :: window
 78 --attention '{name: local, 1: 2}' :: model.attention.1: local has no option '1'; it has window
 78 --attention '{name: [local]}' :: {name: word} with its options, got {name: [local]}
-2 --attention linear,performer :: give one mechanism, and each key one value
-2 --attention linear train.lr=1e-3,1e-4 :: each key one value
-2 --attention linear model.width=32 :: model.width: convert keeps that of the run
-2 --attention linear train.seeds=[2] :: train.seeds: convert keeps that of the run
+2 --attention linear,performer :: give one mechanism, and one value for each key
+2 --attention linear train.lr=1e-3,1e-4 :: one value for each key
+2 --attention linear model.width=32 :: model.width: convert keeps the run's value
+2 --attention linear train.seeds=[2] :: train.seeds: convert keeps the run's value
 2 --attention linear train.init=x :: train.init
-2 --attention linear train.steps=9 --tune 1 :: train.steps: give --tune 9 instead
+2 --attention linear train.steps=9 --tune 1 :: train.steps: use --tune 9 instead
 78 --attention linear train.lr=fast :: train.lr: must be a number
 2 --attention linear --transfer -1 :: '--transfer'
 66 --attention linear --data-dir nowhere :: nowhere
 # convert
 66 nowhere --attention linear :: nowhere
 66 logged/toy/quick/seed-1 --attention linear :: training is not finished
-2 hf --attention linear :: hf: no run is here; a Hugging Face model needs --text FILE
-66 someone/model --attention linear :: someone/model: no run is here; a Hugging Face model needs
+2 hf --attention linear :: hf: no run found; a Hugging Face model needs --text FILE
+66 someone/model --attention linear :: someone/model: no run found; a Hugging Face model needs
 # convert someone/model --text a.en
 78 --attention '[1, 2]' :: must be the name of a mechanism
-2 --attention '{encoder: linear}' :: in its decoder only
+2 --attention '{encoder: linear}' :: a causal model has decoder attention only
 78 --attention '{name: local, window: abc}' :: window: must be a whole number
 78 --attention '{name: local, windw: 2}' :: did you mean window
 78 --attention '{name: local, 1: 2}' :: model.attention.1: local has no option '1'; it has window
@@ -111,14 +111,14 @@ TABLE = """
 78 --attention linear,local :: must be a single value here
 2 --attention nystrom :: cannot be causal
 78 --attention linaer :: did you mean linear
-73 --attention linear --out a.en :: is no folder to write in
+73 --attention linear --out a.en :: is not a writable folder
 # convert hf --attention linear --text a.en --length 16 --transfer 2 --tune 1
 78 train.lr=0 :: must be a number > 0
 78 train.lr=nan :: must be a number > 0
 78 train.lr :: must be KEY=VALUE
 78 train.batch_tokens=1e4 :: must be a whole number
 2 train.precision=fp16 :: must be fp32 or bf16
-2 model.width=3 :: these can be set: train.lr
+2 model.width=3 :: for a Hugging Face model, use only train.lr
 66 --text absent.txt :: absent.txt
 # data encode
 66 none.yaml :: none.yaml
@@ -130,18 +130,18 @@ TABLE = """
 2 :: name a recipe, a run, or files with --hyp and --ref
 2 --hyp hyp.txt :: --hyp needs --ref FILE as well
 2 --ref ref.txt :: --ref needs --hyp FILE as well
-2 --hyp hyp.txt --ref ref.txt other.txt :: put --hyp or --ref before each of them
+2 --hyp hyp.txt --ref ref.txt other.txt :: put --hyp or --ref before each file
 2 --hyp - --ref - :: only one of --hyp and --ref can be standard input
 66 --hyp none.txt --ref ref.txt :: none.txt
 66 --hyp . --ref ref.txt :: .: is a folder; a regular file is needed
 65 --hyp short --ref ref.txt :: short and ref.txt have 1 and 4 lines
 65 --hyp bad.txt --ref ref.txt :: bad.txt:2:2: malformed UTF-8
 65 --hyp void --ref void :: nothing to score
-2 --hyp a --ref b --model x :: --model is for trained runs; it does nothing with --hyp
+2 --hyp a --ref b --model x :: --model is for trained runs; it has no effect with --hyp
 66 nowhere :: no recipe 'nowhere'
 66 folder.md :: no finished run is here
 66 tiny.yaml :: no finished run in runs/tiny; train one: attnkit train tiny.yaml
-2 run lm :: is a run of translation, lm of language-modeling: score each task by itself
+2 run lm :: is a run of translation, lm of language-modeling: score each task separately
 66 absent.results.tar.xz :: absent.results.tar.xz: no such file
 # eval --hyp hyp.txt --ref ref.txt
 2 --split test :: --split is for trained runs
@@ -194,7 +194,7 @@ TABLE = """
 2 --n-best 3 :: --n-best 3: must be at most 2 for beam search; use a wider beam, or sample
 2 --beam 1 --n-best 2 :: --n-best 2: must be at most 1 for beam search
 2 --min-length 8 :: --min-length 8: must be below max_length 8
-2 --json --scores :: leave --scores out
+2 --json --scores :: remove --scores
 2 --block 0 :: '--block': must be >= 1
 2 --block 1.5 :: '--block': must be a whole number; see `attnkit generate --help`
 66 in.txt :: in.txt: cannot be read: No such file or directory
@@ -222,15 +222,15 @@ TABLE = """
 2 --beta -2 :: beta must be at least -1, got -2
 2 --top-p 2 :: top_p must be at least 0, at most 1, got 2
 2 --baseline concta :: 'concta': did you mean concat?
-2 --baseline concat --alpha 1 :: of at least 0, for --baseline cad
-2 --baseline cad --alpha -1 :: --alpha -1: is a number of at least 0
+2 --baseline concat --alpha 1 :: of at least 0, with --baseline cad
+2 --baseline cad --alpha -1 :: --alpha -1: must be a number of at least 0
 2 --window 0 :: '--window': must be >= 1
 2 --seed 2 :: --seed is for sampling: add --sample
 2 --beam 2 --temperature 1 :: --beam and sampling exclude each other
 2 --context - --prompts - :: only one of --context, --contexts and
-2 --pool best --trace :: --pool best merges nothing to trace
-2 --choices a :: --choices: give two or more answers
-2 --max-length 8 --choices a,b :: --max-length does nothing with --choices
+2 --pool best --trace :: --pool best merges no contexts
+2 --choices a :: --choices: give at least two answers
+2 --max-length 8 --choices a,b :: --max-length has no effect with --choices
 2 --chat :: takes no chat or template: leave it out
 2 --dtype bfloat16 :: takes no dtype: leave it out
 # nbce
@@ -238,8 +238,8 @@ TABLE = """
 2 hf --context a.en --prompt x --chat --offline :: has no chat template
 2 hf --context a.en --prompt x --template {prompt} --offline :: a template needs {context} once
 # plot
-2 logged --y overview,score :: overview and differences stand alone
-2 logged --save p.svg --size 3 :: --size '3': must be two numbers
+2 logged --y overview,score :: overview and differences must be the only --y
+2 logged --save p.svg --size 3 :: --size '3': must be width and height
 66 nowhere :: nowhere: no such folder of runs
 2 logged --x hours :: --x 'hours': choose from updates, tokens, time, parameters
 2 logged --y los :: --y 'los':
@@ -289,28 +289,28 @@ TABLE = """
 2 pack runs :: add --results
 66 pack --results absent :: absent: no such folder of runs
 66 pack --results new/runs :: not scored yet: run `attnkit eval new/runs
-73 pack --results runs results/toy/good :: a second run of that name
+73 pack --results runs results/toy/good :: a second run with the same name
 73 pack --results runs -o void :: void
 # slurm quickstart
 2 --time soon :: --time 'soon': must be as in Slurm
-2 --time 4 :: --time 4: too short, as trainings stop 120 seconds before
+2 --time 4 :: --time 4: too short, because trainings stop 120 seconds before
 2 --time 0:04:00 :: too short
 78 train.step=3 :: train.step
 2 -- --nosuch :: no such option: --nosuch
-2 -- --jobs 2 :: --jobs is not for a script
-2 -- --nproc 2 :: --nproc is not for a script
-2 -- --fresh :: --fresh would begin again whenever the job is requeued
+2 -- --jobs 2 :: --jobs does not work in a script
+2 -- --nproc 2 :: --nproc does not work in a script
+2 -- --fresh :: --fresh would start over whenever the job is requeued
 2 -- --variant nosuch :: nosuch
 # slurm
 66 quickstrat :: quickstart
 # train tiny.yaml
-2 --nproc 2 --jobs 2 :: choose one of them
+2 --nproc 2 --jobs 2 :: use one of the two
 2 --nproc 0 :: --nproc
 2 --jobs 0 :: '--jobs': must be >= 1
 2 --jobs many :: invalid value for '--jobs'
-2 --jobs 3 :: --jobs 3: runs to train (variants times seeds): 2
-2 --jobs 3 --dry-run :: --jobs 3: runs to train (variants times seeds): 2
-2 --jobs 2 --variant one :: --jobs 2: runs to train (variants times seeds): 1
+2 --jobs 3 :: --jobs 3: must be at most 2, the number of runs
+2 --jobs 3 --dry-run :: --jobs 3: must be at most 2, the number of runs
+2 --jobs 2 --variant one :: --jobs 2: must be at most 1, the number of runs
 2 --tune-steps 3 :: --tune-steps 3: needs --tune KEY=V1,V2
 2 --tune train.lr=1,2 --tune-steps 13 :: must be from 1 to the train.steps of one, 12
 2 --tune train.lr=1,2 --tune-steps 0 :: --tune-steps 0: must be from 1
@@ -318,13 +318,13 @@ TABLE = """
 78 --tune train.lr=1e-3,0.001 :: names a value twice
 78 --tune lr=1,2 :: lr: unknown key: this key belongs under train
 78 --tune train.lr=1e-3,fast :: train.lr: must be a number
-2 --tune train.steps=5,6 :: is what all trials have in common
+2 --tune train.steps=5,6 :: must be equal in all trials
 2 --tune eval.bootstrap=5,6 :: only keys of train and model
 78 'model.attention={decoder: {name: gated-delta, steps: 0}}' :: steps must be at least 1
-2 --tune train.lr=1 :: --tune train.lr=1: needs two values or more
+2 --tune train.lr=1 :: --tune train.lr=1: needs at least two values
 78 --tune train.lrr=1,2 :: train.lrr: unknown key; did you mean train.lr?
 2 --tune search.beam=1,2 :: only keys of train and model can be tuned
-2 --tune train.lr=1,2 --jobs 9 :: runs to train (variants times seeds): 6
+2 --tune train.lr=1,2 --jobs 9 :: must be at most 6, the number of runs
 # verify
 66 nothing-of-that-name :: nothing-of-that-name
 66 quickstart :: `attnkit train RECIPE` makes one
@@ -344,7 +344,7 @@ TABLE = """
 73 --save no/such/folder/a.html :: no/such/folder
 2 --view all :: '--view': 'all': choose from full, grid
 2 --kind crosss :: '--kind': 'crosss': did you mean cross?
-2 --target rote --max-length 0 :: --target fixes the output: leave out
+2 --target rote --max-length 0 :: --target sets the output; remove
 2 --with other --save a.npz :: a.npz: .npz holds one model
 2 --with other --save a.svg :: a.svg: .svg holds one model
 2 --reference --save a.svg :: a.svg: .svg has no --reference
@@ -353,7 +353,7 @@ TABLE = """
 2 --max-length 0 :: --max-length: must be a whole number >= 1
 """
 """Below what all begin with: exit code, words (behind < standard input), what the line says."""
-WEIGHTS = "results without weights; name the run that they are of, or train it again: attnkit train"
+WEIGHTS = "results have no weights; name their run, or train it again: attnkit train"
 TINY = """\
 task: translation
 data: {train: [train.source, train.target], valid: [valid.source, valid.target],

@@ -21,7 +21,7 @@ from attnkit.scoring.evaluation import evaluate
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 BAD = ["ein hund", "zwei hunde", "", "hunde", "eine sehr rote katze und zwei hunde"]
 METRICS = ("bleu", "chrf", "rouge", "perplexity")
-WEIGHTS = "results without weights; name the run that they are of, or train it again: attnkit train"
+WEIGHTS = "results have no weights; name their run, or train it again: attnkit train"
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(here: Ca
     without_rows()
     done = here(*words)
     assert done.code == 66
-    assert "test: sources and references are not kept with results: " in done.refusal
+    assert "test: results files have no sources and references: " in done.refusal
 
 
 def test_compare_shows_sources_and_references_where_they_are_at_hand(here: Caller) -> None:
@@ -96,7 +96,7 @@ def test_compare_shows_sources_and_references_where_they_are_at_hand(here: Calle
     without_rows()
     done = here(*words)
     assert done.code == 66
-    assert "test: sources and references are not kept with results: " in done.refusal
+    assert "test: results files have no sources and references: " in done.refusal
 
 
 def test_compare_refuses_another_corpus(here: Caller) -> None:
@@ -104,7 +104,7 @@ def test_compare_refuses_another_corpus(here: Caller) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace("dog", "cat"), encoding="utf-8")
     done = here("compare", "results")
     assert done.code == 66
-    assert "the corpus at hand is not the one that test was scored on" in done.refusal
+    assert "the corpus has changed since test was scored" in done.refusal
     verified = here("verify", "results")
     assert verified.code == 0
     assert "not checked" in verified.out
@@ -121,7 +121,7 @@ def test_report_has_all_but_examples(here: Caller) -> None:
     assert done.code == 0, done.err
     text = Path("report.md").read_text(encoding="utf-8")
     assert "No examples: " in text
-    assert "sources and references are not kept with results" in text
+    assert "results files have no sources and references" in text
     table = here("eval", "results", "--metrics", ",".join(METRICS), "--format", "markdown").out
     assert table.splitlines()[2].partition(" | ")[0] in text
     assert len(list(Path("report-figures").iterdir())) >= 2
@@ -151,7 +151,7 @@ def test_verify_says_what_it_checked_and_what_it_could_not(here: Caller) -> None
         assert found[f"{GOOD_RESULTS} {name}"] == ("same", "")
     assert found[f"{GOOD_RESULTS} metrics.jsonl"] == ("same", "thinned from 199 records")
     for name in ("model.safetensors", "tokenizer.model"):
-        assert found[f"{GOOD_RESULTS} {name}"] == ("not checked", "left out of packed results")
+        assert found[f"{GOOD_RESULTS} {name}"] == ("not checked", "not in packed results")
     assert here("verify", "results", "--table", "table.json").code == 0
     without_rows()
     done = here(*words)
@@ -159,7 +159,7 @@ def test_verify_says_what_it_checked_and_what_it_could_not(here: Caller) -> None
     assert checks(done)[f"{GOOD_RESULTS} test bleu"] == ("same", "")
     state, why = checks(done)[f"{GOOD_RESULTS} test"]
     assert state == "not checked"
-    assert why.startswith("scores follow from what is kept of each line: ")
+    assert why.startswith("only the statistics of each line are checked: ")
 
 
 def test_verify_finds_outputs_that_do_not_give_the_scores(here: Caller) -> None:
@@ -185,11 +185,11 @@ def test_damage_is_refused_in_one_line(here: Caller) -> None:
     for command in ("eval", "compare", "plot", "report"):
         done = here(command, "results")
         assert done.code == (2 if command == "compare" else 0), command  # of one run alone
-        assert "seed-1.results.tar.xz: is damaged or no results file" in done.err
-        assert "left out" in done.err
+        assert "seed-1.results.tar.xz: is damaged or not a results file" in done.err
+        assert "; skipped" in done.err
         done = here(command, str(path))
         assert done.code == 65, command
-        assert "seed-1.results.tar.xz: is damaged or no results file" in done.refusal
+        assert "seed-1.results.tar.xz: is damaged or not a results file" in done.refusal
         assert done.err.count("\n") == 1
     done = here("verify", "results")
     assert done.code == 65

@@ -168,7 +168,7 @@ def test_a_stop_says_how_to_go_on(train: Caller) -> None:
     done = train("--fresh", "train.steps=90", training=failing(stop))
     assert done.code == 75
     assert done.err.splitlines()[-1] == (
-        "attnkit: stopped by SIGTERM after step 40; run this to go on (runs that it had not begun "
+        "attnkit: stopped by SIGTERM after step 40; run this to go on (runs that were not started "
         "keep their old weights): attnkit train toy.yaml train.steps=90"
     )
 
@@ -177,8 +177,7 @@ def test_no_memory_names_a_smaller_batch(train: Caller) -> None:
     done = train(training=failing(MemoryError()))
     assert done.code == 71
     assert done.err.splitlines()[-1] == (
-        "attnkit: error: out of memory: half the batch at the same update is "
-        "train.batch_tokens=2048 train.accumulate=2"
+        "attnkit: error: out of memory: try train.batch_tokens=2048 train.accumulate=2"
     )
 
 

@@ -88,25 +88,22 @@ def _damage(name: str) -> Callable[[Run], None]:
 @pytest.mark.parametrize(
     ("damage", "cells"),
     [
-        (_edit_score, {"test chrf": "scores.json says .*, scored again it is"}),
-        (_other_outputs, {"test chrf": "scored again it is"}),
-        (_damage("metrics.jsonl"), {"metrics.jsonl": "is not the file that was written"}),
+        (_edit_score, {"test chrf": "scores.json has .*, scoring again gives"}),
+        (_other_outputs, {"test chrf": "scoring again gives"}),
+        (_damage("metrics.jsonl"), {"metrics.jsonl": "was changed"}),
         (_damage("recipe.yaml"), {"recipe.yaml": "is not the file"}),
         (_damage("manifest.json"), {"manifest.json": "not valid JSON"}),
-        (_damage("data/test.json"), {"data/test.json": "is not the file that was written", "test": "its rows"}),
+        (_damage("data/test.json"), {"data/test.json": "was changed", "test": "its rows"}),
         (
             _damage("data/test.jsonl"),
-            {"data/test.jsonl": "is not what was scored", "test": "its rows: data/test.jsonl: is not what was"},
+            {"data/test.jsonl": "was changed after scoring", "test": "its rows: data/test.jsonl: was changed"},
         ),
         (
             _damage("outputs/test.hyp.txt"),
             {"test chrf": "test.hyp.txt was changed", "test perplexity": "test.hyp.txt was changed"},
         ),
-        (
-            _damage("scores.json"),
-            {"scores.json": "is not the file that was written", "all": "scores.json: is not the file"},
-        ),
-        (_damage("model.safetensors"), {"model.safetensors": "is not the file that was written"}),
+        (_damage("scores.json"), {"scores.json": "was changed", "all": "scores.json: was changed"}),
+        (_damage("model.safetensors"), {"model.safetensors": "was changed"}),
     ],
     ids=["score", "outputs", "log", "recipe", "manifest", "note", "rows", "text", "scores", "weights"],
 )
@@ -168,7 +165,7 @@ def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Caller, capsys: Any,
     done = attnkit("runs", "--table", str(path), "--format", "json")
     assert done.code == 65
     assert different(done) == {
-        "test chrf": f"the table says {told + 1}, the run {told}",
+        "test chrf": f"the table has {told + 1}, the run {told}",
         "test perplexity": "no run has this id and score",
     }
     path.write_text("{}", encoding="utf-8")

@@ -82,12 +82,12 @@ def test_views_are_chosen_and_one_head_needs_no_grid(show: Any) -> None:
 def test_many_heads_are_thinned_unless_they_are_asked_for(show: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visualize_attn, "MOST_MAPS", 1)
     monkeypatch.setattr(visualize_attn, "FEWEST_MAPS", 1)
-    hint = "1 of 1 layers, 1 of 2 heads; --layer and --head choose others, --save maps.html has all"
+    hint = "1 of 1 layers, 1 of 2 heads; --layer and --head choose other maps, --save maps.html has all"
     for words in ((), ("--save", "a.png")):
         assert hint in show(TEXT, *words).err
     assert "1 of 1 layers, 1 of 2 heads: " in show(TEXT).out
     for words in (("--head", "0-1"), ("--head", "0,1"), ("--view", "full"), ("--save", "a.html")):
-        assert "choose others" not in show(TEXT, *words).err
+        assert "choose other maps" not in show(TEXT, *words).err
     assert "all heads" in show(TEXT, "--head", "0-1").out
 
 

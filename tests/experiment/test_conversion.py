@@ -202,7 +202,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     assert sum(isinstance(event, SkippedEvent) for event in again) == 3
     assert [file.stat().st_mtime_ns for file in files] == before
     for words, other, key in (((), {"transfer": 3}, "transfer: 2 -> 3"), (("train.lr=1e-4",), {}, "train.lr: ")):
-        with pytest.raises(RecipeError, match="was converted otherwise") as refused:
+        with pytest.raises(RecipeError, match="was converted with other settings") as refused:
             happened(convert, settings(run, "linear", *words, **other))
         assert key in str(refused.value)
         assert "\n" not in str(refused.value)

@@ -55,7 +55,7 @@ def test_training_a_finished_run_looks_at_its_files(tmp_path: Path, name: str, d
     run = finished_run(tmp_path)
     whole = (run.path / name).read_bytes()
     (run.path / name).write_bytes(damage)
-    with pytest.raises(DataError, match=rf"{name}: is not the file that was written"):
+    with pytest.raises(DataError, match=rf"{name}: was changed"):
         session(tmp_path)
     (run.path / name).write_bytes(whole)
     assert "already trained" in texts(session(tmp_path))
@@ -207,7 +207,7 @@ def test_a_changed_log_is_refused(tmp_path: Path) -> None:
         run.log.path.write_text(text, encoding="utf-8")
 
     made = stopped_before_the_end(tmp_path, damage)
-    with pytest.raises(DataError, match=r"metrics.jsonl: the records until step 6 are not those"):
+    with pytest.raises(DataError, match=r"metrics.jsonl: the records until step 6 were changed"):
         run_through(made)
 
 

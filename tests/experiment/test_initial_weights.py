@@ -111,10 +111,10 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
         (["train.init=absent"], "train.init: no recipe 'absent'.*no such run"),
         (["train.init=runs"], "runs/plain/seed-1 is not there; it must hold a finished run"),
         (["model.width=32"], r"must be float32 \[32\], is float32 \[16\]"),
-        (["model.layers.decoder=2"], r"is missing .of 26 missing ones"),
+        (["model.layers.decoder=2"], r"is missing .26 missing in all"),
         (["model.init_std=0.02"], "model.init_std is null there and 0.02 here; give both recipes"),
         (["model.heads=4"], "plain: model.heads is 2 there and 4 here; give both recipes the same"),
-        (["tokenizer.size=99"], "command line: tokenizer.size: 99, but the tokenizer is that of"),
+        (["tokenizer.size=99"], "command line: tokenizer.size: 99, but the tokenizer comes from"),
         (["variants.plain.model.attention.encoder=synthesizer-random"], "do not fit variant plain"),
     ],
     ids=str,
@@ -154,7 +154,7 @@ def test_a_run_folder_starts_any_seed_and_a_folder_of_runs_the_same_one(folder: 
 def test_an_unfinished_run_is_no_start(folder: Path) -> None:
     begun()
     run_of("first").update(finished=None)
-    assert "is not trained to its end" in str(refusal())
+    assert "is not finished" in str(refusal())
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_other_weights_under_the_same_name_do_not_continue_a_run_without_checkpo
     shutil.rmtree(run.checkpoints)  # as it was before its first one
     run.update(finished=None)
     trained("first.yaml", "train.lr=1e-2", variants=("plain",), fresh=True)
-    with pytest.raises(DataError, match="began from other weights"):
+    with pytest.raises(DataError, match="started from other weights"):
         trained("second.yaml", variants=("plain",))
 
 
@@ -211,7 +211,7 @@ def test_changed_weights_of_a_moved_start_are_refused(folder: Path) -> None:
     Path("runs/first").rename("moved")
     trained("second.yaml", "train.init=moved", variants=("plain",))  # the same weights elsewhere
     trained("first.yaml", "train.lr=1e-2", variants=("plain",))
-    with pytest.raises(DataError, match="began from other weights"):
+    with pytest.raises(DataError, match="started from other weights"):
         trained("second.yaml", "train.init=runs/first", variants=("plain",))
 
 
@@ -220,6 +220,6 @@ def test_a_run_does_not_start_from_itself(folder: Path) -> None:
     begun()
     before = run_of("first").weights()
     for fresh in (False, True):
-        with pytest.raises(RecipeError, match="would be trained itself; use another --out"):
+        with pytest.raises(RecipeError, match="is the run to train; use another --out"):
             trained("first.yaml", "train.init=first.yaml", variants=("plain",), fresh=fresh)
     assert all(torch.equal(tensor, before[name]) for name, tensor in run_of("first").weights().items())

@@ -157,7 +157,7 @@ def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> Non
         happened(convert, chosen)
     happened(convert, replace(chosen, fresh=True, tune=1))
     assert read_json(chosen.folder / surgery.FACTS)["tune"] == 1
-    with pytest.raises(UsageError, match="is converted already"):
+    with pytest.raises(UsageError, match="is already converted"):
         happened(convert, settings(chosen.folder, out=model.parent / "other", text=chosen.text))
 
 
@@ -166,7 +166,7 @@ def test_what_is_no_converted_model_is_never_replaced(fresh: bool, model: Path) 
     chosen = settings(model, transfer=0, tune=0, fresh=fresh)
     run = chosen.folder / "base" / "seed-1"
     run.mkdir(parents=True)
-    with pytest.raises(OutputPathError, match="no converted model: use another --out"):
+    with pytest.raises(OutputPathError, match="not a converted model; use another --out"):
         happened(convert, chosen)
     assert run.is_dir()
 
@@ -179,7 +179,7 @@ def test_what_appeared_during_the_training_is_kept(fresh: bool, model: Path) -> 
         if isinstance(event, ProgressEvent):
             chosen.folder.mkdir(parents=True, exist_ok=True)
 
-    with pytest.raises(OutputPathError, match="no converted model: use another --out"):
+    with pytest.raises(OutputPathError, match="not a converted model; use another --out"):
         happened(convert, chosen, watch=appear)
     assert not [*chosen.folder.iterdir()]
 
@@ -206,7 +206,7 @@ def test_a_model_given_as_a_dot_has_the_name_of_its_folder(model: Path, monkeypa
     ("content", "given", "kind", "message"),
     [
         (b"too short", {}, DataError, "a window needs 16"),
-        (STORY[:50].encode(), {}, DataError, "too short: it needs 32"),
+        (STORY[:50].encode(), {}, DataError, "too short: use at least 32"),
         (b"\xff\xfe", {}, DataError, "not UTF-8 text"),
         (STORY.encode(), {"length": 65}, UsageError, "reads at most 64"),
         (STORY.encode() * 40, {"words": ["train.lr=1e30"], "tune": 9}, AttnkitError, "not finite"),

@@ -107,7 +107,7 @@ def test_an_allowed_change_of_a_finished_run_changes_nothing(tmp_path: Path) -> 
     session(tmp_path)
     before = files(tmp_path)
     told = texts(session(tmp_path, lr=0.5, allow_change=True))
-    assert "already trained; not changed: train.lr: 0.005 -> 0.5 (--fresh trains it so)" in told
+    assert "already trained; not changed: train.lr: 0.005 -> 0.5 (--fresh trains with the new values)" in told
     assert files(tmp_path) == before
 
 
@@ -300,7 +300,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     told = again("new")
     assert "already trained" in told
     assert f"{tmp_path}/old/rows.jsonl -> {tmp_path}/new/rows.jsonl" in told
-    changed = "the training data is not what this run was trained on; restore it, start over with"
+    changed = "the training data has changed since this run was trained; restore it, start over with"
     with pytest.raises(DataError, match=changed):
         again("other")
     (tmp_path / "new/rows.jsonl").write_text(lines.replace("a b", "a c"))
@@ -409,7 +409,7 @@ def test_a_best_value_of_other_measures_is_forgotten(tmp_path: Path, change: Any
 def test_fewer_updates_than_are_done_are_refused(tmp_path: Path) -> None:
     fourth = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 4)
     session(tmp_path, steps=50, save_every=4, watch=fourth)
-    with pytest.raises(RecipeError, match="train.steps: 3, but 4 are done; set at least 4"):
+    with pytest.raises(RecipeError, match="train.steps: 3, but 4 steps are done; set at least 4"):
         session(tmp_path, steps=3, allow_change=True)
 
 

@@ -259,4 +259,4 @@ def test_training_scoring_and_generating_need_the_plug_in_of_the_run(
     assert attnkit("generate", run, "in.txt", "--plugin", mine) == 0
     assert f"{mine} has changed since this run was trained" in capsys.readouterr().err
     assert attnkit("train", recipe, "--plugin", mine) == 78
-    assert f"was trained by another recipe ({mine} has changed)" in capsys.readouterr().err
+    assert f"was trained with another recipe ({mine} has changed)" in capsys.readouterr().err

@@ -54,7 +54,7 @@ WRONG = [
     ),
     (
         GOOD + "contexts: {counts: [1, 3]}\n",
-        "3:20: contexts.counts: does nothing with `task: translation`; it is for question-answering",
+        "3:20: contexts.counts: has no effect with `task: translation`; it is for question-answering",
     ),
     ("task: translation\ndata: {corpus: toy-translation, gold: 0.5}\n", "2:39: data.gold: does"),
 ]

@@ -109,7 +109,7 @@ def _broken(run: Run, text: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "has no record yet"), ("", "has no record yet"), ("{x\n", ":1: not valid JSON")]
+    ("text", "said"), [(None, "has no records yet"), ("", "has no records yet"), ("{x\n", ":1: not valid JSON")]
 )
 def test_runs_without_a_readable_log_are_named_and_left_out(text: str | None, said: str, tmp_path: Path) -> None:
     _broken(make_logged(tmp_path, "bad"), text)
@@ -134,7 +134,7 @@ def test_converted_runs_without_a_log_are_named_in_one_note(tmp_path: Path) -> N
     drawn(tmp_path, "training-loss", note=notes.append)
     (note,) = notes
     assert "swapped/seed-1, " in note
-    assert note.endswith("converted, not trained, so without curves")
+    assert note.endswith("converted, not trained, so there are no curves")
 
 
 def test_scores_need_no_log(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def _different_monitors(root: Path) -> None:
         (_different_monitors, ("validation-metric",), None, r"different metrics \(loss, bleu\)"),
         (None, ("traning-loss",), None, "did you mean training-loss"),
         (None, ("training-loss",), "parameters", "no axis of parameters"),
-        (None, ("rouge1",), None, "no run here is scored by it; `attnkit eval"),
-        (None, ("score",), None, "no run is evaluated; `attnkit eval"),
+        (None, ("rouge1",), None, "no run is scored by rouge1; run `attnkit eval"),
+        (None, ("score",), None, "no run is scored; run `attnkit eval"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(
@@ -213,7 +213,7 @@ def test_scores_by_length_are_a_line_of_each_run(tmp_path: Path) -> None:
     assert [one.lines for one in plot.series] == [(line,), (line,)]
     (plot,) = drawn(tmp_path, "bleu", x="parameters")
     assert plot.title == "BLEU on test at length 512"
-    with pytest.raises(UsageError, match="training-loss has no axis of length"):
+    with pytest.raises(UsageError, match="training-loss has no axis length"):
         drawn(tmp_path, "training-loss", x="length")
 
 

@@ -142,7 +142,7 @@ def test_unpacked_it_opens_as_well(run: Run, packed: Path, tmp_path: Path) -> No
     assert unpacked.finished
     assert unpacked.scores() == Run.open(packed).scores()
     assert pack_results(unpacked, tmp_path).read_bytes() == packed.read_bytes()
-    with pytest.raises(MissingInputError, match="results without weights"):
+    with pytest.raises(MissingInputError, match="results have no weights"):
         unpacked.weights()
 
 
@@ -169,14 +169,14 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
         pack_results(run, run.path)
     path = run.path / "outputs/test.hyp.txt"
     path.write_bytes(path.read_bytes() + b"x\n")
-    with pytest.raises(DataError, match=r"test\.hyp\.txt: is not the file that was written"):
+    with pytest.raises(DataError, match=r"test\.hyp\.txt: was changed"):
         pack_results(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_could_not_be_opened_is_not_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MAX_BYTES", 1000)
-    with pytest.raises(DataError, match="a results file holds 0 MB at most"):
+    with pytest.raises(DataError, match="a results file holds at most 0 MB"):
         pack_results(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -267,7 +267,7 @@ HOSTILE: dict[str, Callable[[dict[str, bytes]], bytes]] = {
 def test_hostile_archives_are_refused_in_one_line(name: str, packed: Path, tmp_path: Path) -> None:
     path = tmp_path / "seed-1.results.tar.xz"
     path.write_bytes(HOSTILE[name](members(packed)))
-    with pytest.raises(DataError, match="is damaged or no results file") as caught:
+    with pytest.raises(DataError, match="is damaged or not a results file") as caught:
         Run.open(path)
     assert "\n" not in str(caught.value)
     assert [one.name for one in tmp_path.iterdir()] == [path.name]

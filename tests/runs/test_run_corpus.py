@@ -47,7 +47,7 @@ def test_a_run_is_scored_without_its_corpus_from_any_folder(
 def test_another_corpus_is_told_of_and_not_used(tmp_path: Path, run: Run) -> None:
     list(RunCorpus(run, keep=True).rows("test"))
     (tmp_path / "test.jsonl").write_text(OTHER)
-    with pytest.warns(UserWarning, match=r"not the one that test was scored on .*kept in the run"):
+    with pytest.warns(UserWarning, match=r"the corpus has changed since test was scored .*stored rows"):
         assert list(RunCorpus(run, keep=True).rows("test")) == ROWS
     assert list(RunCorpus(run, fresh=True, keep=True).rows("test")) == [Row("cats", "hunde")]
     assert list(RunCorpus(run, keep=True).rows("test")) == [Row("cats", "hunde")]
@@ -60,10 +60,10 @@ def test_of_a_large_split_only_the_hash_is_kept(tmp_path: Path, run: Run, monkey
     assert not corpus.stores("test")
     assert [path.name for path in (run.path / "data").iterdir()] == ["test.json"]
     (tmp_path / "test.jsonl").write_text(OTHER)
-    with pytest.warns(UserWarning, match="its rows are used"):
+    with pytest.warns(UserWarning, match="the new rows are used"):
         assert list(corpus.rows("test")) == [Row("cats", "hunde")]
     (tmp_path / "test.jsonl").unlink()
-    with pytest.raises(MissingInputError, match="rows are not kept in a run: data.test: no such"):
+    with pytest.raises(MissingInputError, match="rows are too many to store in a run: data.test: no such"):
         corpus.rows("test")
 
 
@@ -86,8 +86,8 @@ def test_a_test_file_is_read_without_the_training_data_that_give_the_validation_
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: (data / "test.jsonl").write_text(OTHER), "is not what was scored"),
-        (lambda data: (data / "test.json").write_text("{}"), "test.json: is not the file that was written"),
+        (lambda data: (data / "test.jsonl").write_text(OTHER), "was changed after scoring"),
+        (lambda data: (data / "test.json").write_text("{}"), "test.json: was changed"),
     ],
 )
 def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: str) -> None:

@@ -240,10 +240,10 @@ def test_what_is_not_a_run_says_what_is_missing(finished: Run, tmp_path: Path) -
         Run.open(tmp_path / "absent")
     with pytest.raises(MissingInputError, match=r"manifest\.json is missing; there are runs in .*copy"):
         Run.open(tmp_path)
-    with pytest.raises(MissingInputError, match=r"\(config\.json\) is here; there are runs in .*copy"):
+    with pytest.raises(MissingInputError, match=r"\(config\.json\); there are runs in .*copy"):
         is_run(str(tmp_path))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(MissingInputError, match="is here; a run is a seed-N folder$"):
+    with pytest.raises(MissingInputError, match=r"json\); a run is a seed-N folder$"):
         is_run(str(tmp_path / "empty"))
     (finished.path / "recipe.yaml").unlink()
     with pytest.raises(MissingInputError, match=r"recipe\.yaml is missing$"):
@@ -286,7 +286,7 @@ def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> Non
         ("", "not valid JSON"),
         ("[]", "must hold a JSON object"),
         ("{}", "recipe is missing"),
-        ('{"sha256": "0"}', r"was changed since attnkit wrote it"),
+        ('{"sha256": "0"}', r"json: was changed "),
         ("[" * 100_000, "not valid JSON"),
     ],
 )
@@ -529,7 +529,7 @@ def test_a_run_never_vanishes(root: Path, harm: str, said: str, tmp_path: Path) 
     subprocess.run(["bash", "-c", harm], cwd=root / "a/v/seed-1", check=False)
     notes: list[str] = []
     assert len(find_runs([root], note=notes.append)) == 3
-    assert any(re.search(rf"a/v.*{said}.*; left out", note) for note in notes), notes
+    assert any(re.search(rf"a/v.*{said}.*; skipped", note) for note in notes), notes
     assert [run.state for run in statuses(root)].count("damaged") == 1
     if "symbolic" not in said:
         with pytest.raises((DataError, MissingInputError), match=said):
@@ -579,7 +579,7 @@ def test_a_folder_that_cannot_be_read_is_named(
         monkeypatch.setattr(os, name, refused)
     notes: list[str] = []
     assert len(find_runs([root], note=notes.append)) == whole - 1
-    assert f"{root / folder}: cannot be read: Permission denied; left out" in notes
+    assert f"{root / folder}: cannot be read: Permission denied; skipped" in notes
     assert [run.path for run in statuses(root) if run.state == "damaged"] == [root / folder]
     checks = [check for path, fault in run_paths(root) for check in verify(path, fault=fault)]
     wrong = [one.run for one in checks if "Permission denied" in one.text]
@@ -639,7 +639,7 @@ def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) ->
     assert "x" not in {row.source for row in RunCorpus(run).rows("test")}
     assert run.scores() == ({} if name == "scores.json" else finished.scores())
     checks = {one.cell: one for one in verify(finished.path)}
-    assert checks[name].text == "not recorded, so it is not used"
+    assert checks[name].text == "no hash recorded, so the file is not used"
     assert not [one for one in checks.values() if (one.kind, one.state) == ("file", "different")]
 
 
@@ -691,5 +691,5 @@ def test_a_checkpoint_before_the_first_record_is_resumed(tmp_path: Path) -> None
     assert newest is not None
     again.log.truncate(newest.step, newest.log)
     again.log.append({"step": 2})
-    with pytest.raises(DataError, match="are not those that were written"):
+    with pytest.raises(DataError, match="were changed .their SHA-256"):
         Run(tmp_path).log.truncate(1, "0" * 64)

@@ -287,7 +287,7 @@ def test_malformed_results_are_an_error_to_read_and_are_replaced(
         keep = {key: value for key, value in good["test"].items() if key not in entry}
         entry = keep | {key: value for key, value in entry.items() if value is not None}
     path.write_text(json.dumps({"test": entry}), encoding="utf-8")
-    with pytest.raises(DataError, match=r"scores.json: is not the file that was written"):
+    with pytest.raises(DataError, match=r"scores.json: was changed"):
         evaluate(run, ["test"], EvalConfig(), device="cpu")
     run.record("scores.json", run.sha256("scores.json"))
     if fault:

@@ -138,16 +138,16 @@ def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Pat
 def test_a_transfer_that_keeps_breaking_off_leaves_nothing(server: Server, tmp_path: Path) -> None:
     server.answers["/file"] = cut
     message = refuse(server, tmp_path / "file", UnavailableError)
-    assert message.startswith("file: the transfer broke off: ")
+    assert message.startswith("file: the transfer was interrupted: ")
     assert message.endswith(
-        f"(3 tries); to do without, fetch {server.url}/file elsewhere and put it at {tmp_path / 'file'}"
+        f"(3 tries); to continue offline, fetch {server.url}/file elsewhere and put the file at {tmp_path / 'file'}"
     )
 
 
 def test_an_absent_file_is_not_tried_again(server: Server, tmp_path: Path) -> None:
     server.answers["/file"] = lambda handler: handler.send_error(404)
     message = refuse(server, tmp_path / "file", UnavailableError)
-    assert message.startswith("file: the server answered 404 Not Found; to do without")
+    assert message.startswith("file: the server answered 404 Not Found; to continue offline")
     assert len(server.seen) == 1
 
 
@@ -181,8 +181,8 @@ def test_a_server_that_is_not_there_is_named(server: Server, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("expected", "message"),
     [
-        ({"sha256": "0" * 64}, f"SHA-256 is {SHA256}, {'0' * 64} was expected"),
-        ({"size": 1000}, "has 1,024,000 bytes, 1,000 were expected"),
+        ({"sha256": "0" * 64}, f"SHA-256 must be {'0' * 64}, got {SHA256}"),
+        ({"size": 1000}, "must have 1,000 bytes, got 1,024,000"),
     ],
 )
 def test_another_file_than_expected_leaves_nothing(
@@ -235,8 +235,8 @@ def test_offline_says_what_to_fetch_and_where_to_put_it(
     with pytest.raises(UnavailableError) as caught:
         fetch("https://example.org/train.en", tmp_path / "train.en", offline=by == "flag")
     assert str(caught.value) == (
-        "train.en: downloads are off (--offline or ATTNKIT_OFFLINE); to do without, fetch "
-        f"https://example.org/train.en elsewhere and put it at {tmp_path / 'train.en'}"
+        "train.en: downloads are off (--offline or ATTNKIT_OFFLINE); to continue offline, fetch "
+        f"https://example.org/train.en elsewhere and put the file at {tmp_path / 'train.en'}"
     )
 
 

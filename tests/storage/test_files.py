@@ -144,7 +144,7 @@ def test_json_that_is_not_an_object_is_refused_with_the_reason(tmp_path: Path) -
     path = tmp_path / "file.json"
     for text, reason in [
         ("", "not valid JSON: Expecting value"),
-        ("[1]", "must hold a JSON object, holds list"),
+        ("[1]", "must hold a JSON object, got list"),
         ('{"a": Infinity}', "Infinity is not a JSON number"),
         ('{"a": 1}' + " " * 100, "longer than 50 bytes"),
     ]:
@@ -157,7 +157,7 @@ def test_json_that_is_not_an_object_is_refused_with_the_reason(tmp_path: Path) -
 def test_too_little_space_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     files.check_space(tmp_path / "a" / "b", 1)
-    with pytest.raises(OutputError, match="MB are free, .* MB are needed"):
+    with pytest.raises(OutputError, match="MB are needed, but only .* MB are free"):
         files.check_space(tmp_path / "a" / "b", free * 2)
 
 

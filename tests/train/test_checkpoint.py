@@ -128,8 +128,8 @@ def test_a_damaged_checkpoint_is_renamed_and_reported_and_the_older_used(tmp_pat
     assert same(found.path, 10)
     assert names(run) == ["step-10", "step-20.damaged", "step-30.damaged", "step-30.damaged-2"]
     assert [message.split(": ", 1)[1] for message in found.messages] == [
-        f"damaged checkpoint (tensors.safetensors: must be {size} bytes long, is 0), renamed to "
-        f"{name}; resuming from step 10, {lost} steps are repeated"
+        f"damaged checkpoint (tensors.safetensors: must have {size} bytes, got 0), renamed to "
+        f"{name}; resuming from step 10 and repeating {lost} steps"
         for size, name, lost in [
             (_size(run, "step-10"), "step-30.damaged-2", 20),
             (_size(run, "step-10"), "step-20.damaged", 10),
@@ -147,7 +147,7 @@ def test_when_all_are_damaged_it_says_so_and_touches_nothing(tmp_path: Path) -> 
     for step in (1, 2):
         (run.checkpoints / f"step-{step}" / "manifest.json").unlink()
     for _ in range(2):
-        with pytest.raises(DataError, match=r"no valid checkpoint is left \(step-2: manifest.json"):
+        with pytest.raises(DataError, match=r"no valid checkpoint \(step-2: manifest.json"):
             checkpoint.latest(run)
     assert names(run) == ["step-1", "step-2"]
 
@@ -438,9 +438,9 @@ def test_a_checkpoint_of_another_step_or_format_is_refused(pristine: Path, tmp_p
     copy = tmp_path / "run"
     shutil.copytree(pristine, copy)
     (copy / "checkpoints" / "step-2").rename(copy / "checkpoints" / "step-9")
-    with pytest.raises(DataError, match="is that of step 2"):
+    with pytest.raises(DataError, match="belongs to step 2"):
         checkpoint.load(copy / "checkpoints" / "step-9")
     manifest = copy / "checkpoints" / "step-1" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(DataError, match="was changed since attnkit wrote it"):
+    with pytest.raises(DataError, match="was changed .its SHA-256"):
         checkpoint.load(manifest.parent)

@@ -82,7 +82,7 @@ def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_
     folders = [tmp_path / name for name in ("stopped", "alone")]
     for folder in folders:
         folder.mkdir()
-    with pytest.raises(StoppedError, match="run the same command again to start this run anew"):
+    with pytest.raises(StoppedError, match="run the same command again to start this run over"):
         run_through(job(folders[0], recipe(kind), StopAt([1 if kind == "counts" else 4])), count)
     assert not Run.open(folders[0] / "run").finished
     for folder in folders:

@@ -433,7 +433,7 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_only(tmp_path: Path) -> Non
     path.write_bytes(content)
     events = run_through(job(tmp_path, recipe))
     note = next(event for event in events if isinstance(event, NoteEvent))
-    assert "resuming from step 5, 3 steps are repeated" in note.text
+    assert "resuming from step 5 and repeating 3 steps" in note.text
     assert list(digests(tmp_path)) == list(digests(whole))
 
 

@@ -226,7 +226,7 @@ def test_more_ranks_than_rows_are_refused(tmp_path: Path, pool: RankPool) -> Non
 def test_ranks_with_different_data_say_so(tmp_path: Path, pool: RankPool) -> None:
     found = pool.run(3, ranked.fail_on_last, recipe_in(tmp_path), tmp_path, "data")
     assert {type(error) for error in found} == {DataError}
-    assert "different recipes or data: rank 2 and rank 0 do not agree" in str(found[0])
+    assert "ranks 2 and 0 have different recipes or data" in str(found[0])
 
 
 def test_an_error_of_one_rank_is_named_by_the_others(tmp_path: Path, pool: RankPool) -> None:

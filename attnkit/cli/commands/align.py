@@ -31,7 +31,7 @@ def align(
         "Source text, one sentence per line. [default: SOURCE ||| TARGET lines on standard input]",
         default=None,
     ),
-    target: str | None = argument("TARGET", "Its translation, line by line.", default=None),
+    target: str | None = argument("TARGET", "Translation of the source text, line by line.", default=None),
     *,
     layer: int | None = value(
         "L", "Decoder layer, from 0. [default: second to last, or the last of two, over all heads]"
@@ -42,7 +42,7 @@ def align(
         "Use the weights of the step that predicts a target word (output) or of the next "
         "step, which reads it (input). [default: output; --gold tries both]",
     ),
-    gold: str | None = value("FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."),
+    gold: str | None = value("FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible link."),
     method: Literal["argmax", "mutual", "threshold"] = value(
         "METHOD", f"argmax, mutual or threshold (weights of at least {THRESHOLD}).", default="argmax"
     ),
@@ -62,9 +62,9 @@ def align(
       attnkit align RUN test.en test.de --layer 2 --head 1
     """
     if head is not None and layer is None:
-        raise UsageError(f"--head {head} needs --layer L as well")
+        raise UsageError(f"--head {head} needs --layer L too")
     if gold is None and format not in ("table", "json"):
-        raise UsageError(f"--format {format} is for the table of --gold; alignments are Pharaoh lines, or json")
+        raise UsageError(f"--format {format} is for the table of --gold; alignments are Pharaoh lines or json")
     from attnkit.analysis import word_alignment as alignment
     from attnkit.analysis.word_alignment import pharaoh
     from attnkit.data.tokenizer import unknown_note
@@ -78,7 +78,7 @@ def align(
     elif gold is None:
         default = alignment.default_head(trained)
         heads = [default._replace(step=step or default.step)]
-        console.say(f"{heads[0]}; --gold FILE scores all")
+        console.say(f"{heads[0]}; --gold FILE scores all heads")
     if gold is not None and output is not None and len(heads) > 1:
         raise UsageError("--output takes one head: add --layer and --head")
     unknown = Counter[str]()
@@ -116,13 +116,12 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
             for number, line in enumerate(lines, 1):
                 left, separator, right = line.partition(SEPARATOR)
                 if line.strip() and not separator:
-                    raise DataError(
-                        f"standard input:{number}: no {SEPARATOR} between source and target; or name two files"
-                    )
+                    text = f"no {SEPARATOR} between source and target; add {SEPARATOR} or name two files"
+                    raise DataError(f"standard input:{number}: {text}")
                 yield left, right
         return
     if target is None:
-        raise UsageError(f"{source}: name the target file as well")
+        raise UsageError(f"{source}: name the target file too")
     if source == target == "-":
         raise UsageError("only one of the two files can be standard input")
     with open_lines(source) as left_lines, open_lines(target) as right_lines:
@@ -169,7 +168,7 @@ def table(title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]",
         "AER: alignment error rate (lower is better), Och and Ney 2003; percent",
         f"sentences: {len(golds)}; gold: {sure:,} sure links, {possible - sure:,} only possible",
         f"links: {rule.method}{minimum}",
-        "step: output uses the weights of the step that predicts a target word, input those of "
-        "the next step, which reads it",
+        "step: output uses the weights of the step that predicts a target word, input the weights of "
+        "the next step, which reads the word",
     )
     return Table.of(f"{title}: word alignment", scores.items(), columns, notes)

@@ -58,7 +58,7 @@ def attention(
     device: options.Device = "cpu",
     threads: int | None = value("N", "CPU threads. [default: torch's]", min=1),
     repeats: int = value("N", "Rounds; the median is reported.", default=5, min=1),
-    budget: float = value("S", "Seconds per pass and length; slower ones are skipped.", default=10.0),
+    budget: float = value("S", "Seconds per pass and length; slower mechanisms are skipped.", default=10.0),
     format: options.Format = "table",
     columns: options.Columns = None,
 ) -> None:
@@ -90,7 +90,7 @@ def attention(
     names = [candidate.mechanism for candidate in candidates]
     measurable = plan.measurable(names, causal)
     if refused := [name for name in names if name not in measurable]:
-        why = "cannot hide the future: leave out --causal" if causal else "needs --causal"
+        why = "cannot hide the future: remove --causal" if causal else "needs --causal"
         raise UsageError(f"{', '.join(refused)} {why}")
     sweeps = plan.sweeps(candidates, options.parse_lengths(lengths))
     workload = plan.Workload(
@@ -196,7 +196,7 @@ def decode(
     spec = options.search_settings(run.recipe.search, {"beam": beam}, sample=False)
     sources = [row.source for row in islice(corpus_of(run, data_dir, offline).rows(split), rows)]
     if not any(sources):
-        raise DataError(f"{title}: the rows of {split} have no source, so there is nothing to decode from")
+        raise DataError(f"{title}: the rows of {split} have no source to decode")
     speed = measure(run, spec, sources, pick_device(device), profile, console.say)
     _print(title, speed, decoding_table(title, speed), format, profile)
 

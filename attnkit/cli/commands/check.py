@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attnkit.show.table import Table
 
 NOTE = (
-    "number: largest error measured, in float64 where two computations must agree; -: the contract "
+    "number: maximum error, in float64 if two computations must agree; -: the contract "
     "does not apply to the mechanism in that role"
 )
 
@@ -49,7 +49,7 @@ def check(
     # if the mechanism raised an error, nothing was measured, and the error needs no advice
     measured = (result.contract for _, result in broken if result.measured is not None)
     for contract in dict.fromkeys(measured):
-        console.say(f"to mend {contract.name}: {contract.advice}")
+        console.say(f"to fix {contract.name}: {contract.advice}")
     return 1 if broken else 0
 
 

@@ -20,9 +20,7 @@ def compare(
     runs: list[Path] = argument("RUN", "A scored run, or a folder of them; the first is the baseline."),
     *,
     split: str | None = value("S", "Split to compare on. [default: the first that all are scored on]"),
-    metric: str | None = value(
-        "M", "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is stored]"
-    ),
+    metric: str | None = value("M", "Metric for sentences. [default: chrf, bleu, answer-f1 or another stored metric]"),
     sort: Literal["difference", "score", "length", "line"] = value(
         "ORDER", "Order of examples: difference (of the first two runs), score, length or line.", default="difference"
     ),
@@ -32,11 +30,11 @@ def compare(
     method: list[str] | None = value(
         "NAME",
         "For question answering: compare this method. Repeatable. [default: all methods of "
-        "one run, the first one of several runs]",
+        "a single run, the first method of several runs]",
     ),
     format: Literal["table", "markdown", "latex", "csv", "json", "jsonl"] = value(
         "FORMAT",
-        "table; markdown, latex or json: the tables without examples; csv: the first of them; "
+        "table; markdown, latex or json: the tables without examples; csv: the first table; "
         "jsonl: an object for each sentence.",
         default="table",
     ),
@@ -70,7 +68,7 @@ def compare(
         else:
             first, second = comparison.names[:2]
             console.say(
-                f"{first} and {second} score alike on every line by {comparison.metric}: choose "
+                f"{first} and {second} have equal {comparison.metric} on every line: choose "
                 "another --metric, or --sort line"
             )
         shown = [*examples, *shown]

@@ -36,9 +36,9 @@ def convert(
         "N", "Updates of attention transfer: each new layer learns the old one's output.", default=200, min=0
     ),
     tune: int = value("N", "Updates of fine-tuning of the whole model after that.", default=500, min=0),
-    text: Path | None = value("FILE", "For a Hugging Face model: plain text that it learns from, without labels."),
-    test: Path | None = value("FILE", "Plain text for its perplexity; by default the last tenth of --text."),
-    length: int | None = value("N", "Tokens of its windows of text. [default: 256]", min=2),
+    text: Path | None = value("FILE", "For a Hugging Face model: plain text to learn from, without labels."),
+    test: Path | None = value("FILE", "Plain text to compute the perplexity on. [default: the last tenth of --text]"),
+    length: int | None = value("N", "Length of the windows of text in tokens. [default: 256]", min=2),
     out: options.Out = Path("runs"),
     fresh: bool = flag("--fresh", "Start over, replacing converted runs."),
     device: options.Device = "auto",
@@ -72,11 +72,11 @@ def convert(
     if not is_run(str(model)) and (text is not None or is_pretrained):
         plan = _plan_pretrained(str(model), attention, overrides or [], {**shared, **corpus})
     elif any(option is not None for option in corpus.values()):
-        raise UsageError("--text, --test and --length are for Hugging Face models: a run has its corpus")
+        raise UsageError("--text, --test and --length are for Hugging Face models; a run uses its own corpus")
     else:
         plan = _plan_run(model, attention, overrides or [], {**shared, "data_dir": data_dir})
     if verbose := not (as_json or quiet):
-        console.say(f"{model}: what it is converted to goes to {plan.folder}")
+        console.say(f"{model}: the converted model goes to {plan.folder}")
     from attnkit.cli.training_display import follow
     from attnkit.show.training_board import Board, BoardRun
 
@@ -123,7 +123,7 @@ def _plan_pretrained(name: str, attention: str, overrides: list[str], options: d
 
     if options["text"] is None:
         error_class = UsageError if Path(name).exists() else MissingInputError
-        raise error_class(f"{name}: no run is here; a Hugging Face model needs --text FILE to learn from")
+        raise error_class(f"{name}: no run found; a Hugging Face model needs --text FILE to learn from")
     recipe = conversion.recipe_of(attention, overrides)
     options["length"] = options["length"] or 256
     settings = conversion.PretrainedSettings(model=name, recipe=recipe, **options)

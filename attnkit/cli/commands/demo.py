@@ -13,7 +13,7 @@ MAPS, COMPARISON = "maps.html", "comparison.html"
 
 
 def demo(
-    text: str = argument("TEXT", "An English sentence of the quickstart's kind.", default=SENTENCE),
+    text: str = argument("TEXT", "An English sentence like those of the quickstart recipe.", default=SENTENCE),
     *,
     out: Path = value("DIR", "Folder for the pages.", default=Path("attnkit-demo")),
     threads: options.Threads = None,

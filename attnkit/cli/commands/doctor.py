@@ -36,7 +36,7 @@ def doctor(
     device: options.Device = "auto",
     threads: options.Threads = None,
 ) -> None:
-    """Show what attnkit finds here: versions, device, data and extras.
+    """Show the versions, device, data and extras that attnkit finds.
 
     For a missing package it shows the command that installs it.
 
@@ -109,7 +109,7 @@ def _data(folder: Path | None) -> str:
         if any(exist):
             (complete if all(exist) else partial).append(card.name)
     text = f"{folder}: {', '.join(complete) or 'no known corpus'}"
-    return f"{text}; in part: {', '.join(partial)}" if partial else text
+    return f"{text}; incomplete: {', '.join(partial)}" if partial else text
 
 
 def _folder_state(folder: Path) -> str:
@@ -119,5 +119,5 @@ def _folder_state(folder: Path) -> str:
     free = shutil.disk_usage(existing).free
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     state = "writable" if writable else f"NOT writable ({existing})"
-    missing = "" if existing == absolute else ", will be made"
+    missing = "" if existing == absolute else ", will be created"
     return f"{folder}: {state}{missing}, {free / 1e9:,.0f} GB free"

@@ -67,7 +67,7 @@ def eval(
     ),
     words: Literal["classic", "unicode"] | None = value(
         "W",
-        "How ROUGE, TER and answer metrics cut words: classic (for English) or unicode (for "
+        "Word splitting of ROUGE, TER and answer metrics: classic (for English) or unicode (for "
         "all scripts). [default: the recipe's, or classic]",
     ),
     vectors: Path | None = value("FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."),
@@ -128,11 +128,11 @@ def eval(
     if hyp or ref:
         if not hyp or not ref:
             given, missing = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
-            raise UsageError(f"{given} needs {missing} FILE as well")
+            raise UsageError(f"{given} needs {missing} FILE too")
         if targets:
-            advice = "--hyp scores files only; put --hyp or --ref before each of them"
+            advice = "--hyp scores files only; put --hyp or --ref before each file"
             raise UsageError(f"{quoted(targets[0], 200)}: {advice}")
-        _refuse(context, RUN_OPTIONS, "is for trained runs; it does nothing with --hyp")
+        _refuse(context, RUN_OPTIONS, "is for trained runs; it has no effect with --hyp")
         result = _score_files(hyp, ref, changes)
     elif model:
         model_arguments = {
@@ -256,10 +256,10 @@ def _score_runs(targets: Sequence[str], device: str, request: EvalRequest) -> "C
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
     if files := [target for target in targets if is_questions(target)]:
-        raise UsageError(f"{files[0]}: a file of questions needs --model NAME, who answers them")
+        raise UsageError(f"{files[0]}: a file of questions needs --model NAME to answer the questions")
     found = runs_to_score(targets, request.overrides, request.out)
     runs = [item.run for item in found.runs]
-    one_task(runs, "score each task by itself")
+    one_task(runs, "score each task separately")
     recipes = [item.recipe for item in found.runs if item.run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(method for recipe in recipes for method in recipe.contexts.methods)
     names = dict.fromkeys([*(run.variant for run in runs), *(run.path.as_posix() for run in runs)])

@@ -47,8 +47,8 @@ def generate(
     block: int | None = value("N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1),
     engine: Literal["attnkit", "ctranslate2", "auto"] = value(
         "ENGINE",
-        "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once; "
-        "auto is ctranslate2 for lines one at a time (on a terminal, --block 1) where it can.",
+        "Decoding engine: attnkit, or ctranslate2, for which the run is converted once; "
+        "auto uses ctranslate2 for single lines (on a terminal, --block 1) if it supports the run.",
         default="attnkit",
     ),
     precision: Literal["fp32", "bf16", "fp16"] = value(
@@ -75,14 +75,14 @@ def generate(
     if options.run_in_processes(nproc):
         return
     if scores and as_json:
-        raise UsageError("--json already includes the scores: leave --scores out")
+        raise UsageError("--json already includes the scores; remove --scores")
     from attnkit.runs import Run
 
     trained = Run.open(run)
     recipe = trained.recipe
     if not recipe.writes:
         what = "marked positions" if recipe.task == "tagging" else "masked tokens"
-        raise UsageError(f"{run}: its model predicts {what}, it writes no text")
+        raise UsageError(f"{run}: the model predicts {what} and writes no text")
     settings: dict[str, Any] = {"beam": beam, "batch_tokens": batch_tokens}
     settings |= {"top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed}
     settings |= {"max_length": max_length, "min_length": min_length, "length_penalty": length_penalty}
@@ -139,16 +139,16 @@ def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc:
     from attnkit.export.exporting import check
 
     if nproc > 1:
-        raise UsageError("--nproc is for --engine attnkit; leave one of them out")
+        raise UsageError("--nproc is for --engine attnkit; remove one of the two")
     if precision != "fp32":
-        raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
+        raise UsageError(f"--precision {precision} is for --engine attnkit; remove one of the two")
     if feature := _unsupported(recipe, spec):
-        raise UsageError(f"--engine ctranslate2 does not have {feature}; leave --engine out")
+        raise UsageError(f"--engine ctranslate2 does not support {feature}; remove --engine")
     check("ctranslate2")
     if spec.min_length or spec.no_repeat_ngram:
         console.warn(
-            "min_length and no_repeat_ngram: ctranslate2 normalises the tokens that are left, so "
-            "some outputs differ from those of attnkit"
+            "min_length and no_repeat_ngram: ctranslate2 renormalises the remaining tokens, so "
+            "some outputs differ from attnkit's"
         )
 
 
@@ -175,7 +175,7 @@ def _open_model(run: "Run", engine: str, device: str, precision: str) -> "Model 
         except (DataError, OutputError, OutputPathError, UnavailableError) as error:
             if engine == "ctranslate2":
                 raise
-            console.warn(f"attnkit decodes, since CTranslate2 cannot: {error}")
+            console.warn(f"attnkit decodes, because CTranslate2 cannot: {error}")
     if device == "cpu":
         keep_freed_memory()
     model = run.model(device)
@@ -187,9 +187,9 @@ def _classifier_settings(settings: dict[str, Any], run: Path, labels: int) -> di
     """Return the only search option of a classifier, `batch_tokens`.  Raises UsageError for search options."""
     for name, setting in settings.items():
         if setting is not None and name not in ("n_best", "batch_tokens"):
-            raise UsageError(f"--{name.replace('_', '-')} does nothing here: {run} classifies and writes no text")
+            raise UsageError(f"--{name.replace('_', '-')} has no effect: {run} classifies and writes no text")
     if not 1 <= (settings["n_best"] or 1) <= labels:
-        raise UsageError(f"--n-best {settings['n_best']}: from 1 to {labels}, the number of labels")
+        raise UsageError(f"--n-best {settings['n_best']}: must be from 1 to {labels}, the number of labels")
     return {"batch_tokens": settings["batch_tokens"]}
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnkit.mechanisms import MechanismSpec
     from attnkit.show.table import Table
 
-EFFECTIVE = "the matrix that the computation amounts to"
+EFFECTIVE = "the matrix equivalent to the computation"
 NOTE = (
     "time per head: T queries, S keys, D and E widths of keys and values, M features or landmarks, "
     "w window, r rate; decoding: state that grows with the text or stays constant in size; map: "
@@ -46,11 +46,11 @@ def mechanisms(
         listed = table([facts(name) for name in names()], notes)
         output.write_tables(output.choose_columns([listed], columns), format)
     elif columns is not None:
-        raise UsageError("--columns is for the list; leave it out, or WORD")
+        raise UsageError("--columns is for the list; remove --columns or WORD")
     elif format == "table":
         output.show(explanation(facts(word)))
     else:
-        raise UsageError(f"--format {format} is for the list; leave it out, or WORD")
+        raise UsageError(f"--format {format} is for the list; remove --format or WORD")
 
 
 def table(specs: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":

@@ -32,16 +32,17 @@ def nbce(
     ),
     prompt: list[str] | None = value("TEXT", "Prompt to answer. Repeatable."),
     prompts: str | None = value(
-        "FILE", "Prompts, one per line; each is answered on one line, and those of standard input (-) as they come."
+        "FILE",
+        "Prompts, one per line; each answer is one line. Prompts from standard input (-) are answered as they arrive.",
     ),
     choices: str | None = value(
         "A,B,...", "Choose one of these answers by its probability instead of generating text."
     ),
     pool: Literal["entropy", "mean", "max", "weighted", "retrieval", "best", "concat", "window"] = value(
         "POOL",
-        "How the contexts' next-token distributions are merged: entropy selects the one "
-        "with the lowest entropy; mean, max and weighted combine all. Or what answers in "
-        "their place: retrieval, best, concat or window, as --baseline.",
+        "Merging of the contexts' next-token distributions: entropy selects the distribution "
+        "with the lowest entropy; mean, max and weighted combine all. Or, without merging: "
+        "retrieval, best, concat or window, as in --baseline.",
         default="entropy",
     ),
     beta: float = value("B", "Strength of contrast with the distribution without context.", default=0.25),
@@ -98,11 +99,11 @@ def nbce(
     for_text = {"--beam": beam, "--max-length": max_length, "--temperature": temperature, "--sample": sample}
     for name, setting in (for_text | {"--trace": trace}).items():
         if setting and labels:
-            raise UsageError(f"{name} does nothing with --choices: leave it out")
+            raise UsageError(f"{name} has no effect with --choices; remove {name}")
     if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
-        raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
+        raise UsageError(f"--alpha {alpha:g}: must be a number of at least 0, with --baseline cad")
     if trace and pool not in MERGING:
-        raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace")
+        raise UsageError(f"--pool {pool} merges no contexts, so there is nothing to trace; remove --trace")
     from attnkit.data.tokenizer import unknown_note
     from attnkit.nbce.contexts import find, from_file, prepare
     from attnkit.nbce.merge import Rule
@@ -148,7 +149,7 @@ def _search(sample: bool, temperature: float | None, **given: int | None) -> "Se
     from attnkit.recipe.schema import SearchConfig
 
     if temperature == 0 and sample:
-        raise UsageError("--temperature 0 is greedy: leave --sample out")
+        raise UsageError("--temperature 0 is greedy search; remove --sample")
     base, temperature = SearchConfig(method="greedy", max_length=MAX_TOKENS), temperature or None
     return search_settings(base, given | {"temperature": temperature}, sample or temperature is not None)
 
@@ -168,5 +169,5 @@ def _choices(text: str | None) -> list[str]:
     """Return the answers of --choices.  Raises UsageError unless there are two or more distinct ones."""
     labels = [word.strip() for word in text.split(",")] if text is not None else []
     if text is not None and len({*filter(None, labels)}) < max(2, len(labels)):
-        raise UsageError("--choices: give two or more answers, as in positive,negative")
+        raise UsageError("--choices: give at least two answers, as in positive,negative")
     return labels

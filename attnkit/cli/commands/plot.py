@@ -49,7 +49,7 @@ def plot(
     names = [name.strip() for name in y.split(",")] if y is not None else []
     if {*names} & {*VIEWS}:
         if len(names) > 1 or x is not None:
-            raise UsageError(f"--y {y}: {' and '.join(VIEWS)} stand alone, without --x")
+            raise UsageError(f"--y {y}: {' and '.join(VIEWS)} must be the only --y, without --x")
         _plot_view(names[0], folders, save)
         return
     x_is_key = x is not None and "." in x
@@ -69,7 +69,7 @@ def plot(
         except ValueError:
             width = height = 0.0
         if not (0.5 <= width <= 100 and 0.5 <= height <= 100):
-            raise UsageError(f"--size {quoted(size)}: must be two numbers of inches such as 3.3x2.4")
+            raise UsageError(f"--size {quoted(size)}: must be width and height in inches, such as 3.3x2.4")
         inches = width, height
     output.save_picture(save, picture(curves, save.suffix[1:].lower(), size=inches, font=font_size))
 

@@ -191,7 +191,7 @@ def _prepared(file: "RecipeFile", name: str, data_dir: Path | None, offline: boo
         reason = str(error)
         if offline and isinstance(error, UnavailableError) and recipe.data.corpus:
             note = card(recipe.data.corpus).note
-            reason = f"{recipe.data.corpus} is not here yet; --download fetches it"
+            reason = f"{recipe.data.corpus} is not available yet; --download fetches it"
             reason += f" ({note})" if note else ""
-        console.warn(f"no padding and no time: {reason}")
+        console.warn(f"padding and time are not measured: {reason}")
     return None

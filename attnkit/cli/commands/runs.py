@@ -80,7 +80,7 @@ def clean(folder: Folder = Path("runs"), *, yes: options.Yes = False) -> None:
     total = f"{_runs(found)}, {amount(sum(run.removable for run in found))}"
     if not yes and not sys.stdin.isatty():
         raise UsageError(
-            f"{folder}: would remove the checkpoints of {total}; add --yes, since no terminal is here to ask"
+            f"{folder}: would remove the checkpoints of {total}; add --yes, because there is no terminal to ask"
         )
     if not yes and not typer.confirm(f"Remove the checkpoints of {total}?", err=True):
         console.say("nothing was removed")
@@ -112,11 +112,11 @@ def pack(
     from attnkit.runs.packing import pack_results, results_path
 
     if not results:
-        raise UsageError("add --results; a whole run is a folder, which tar and cp move")
+        raise UsageError("add --results; to move a whole run, use tar or cp on its folder")
     found = find_runs(folders, note=console.warn)
     paths = [results_path(run, output) for run in found]
     if duplicate := next((run for i, run in enumerate(found) if paths[i] in paths[:i]), None):
-        raise OutputPathError(f"{duplicate.path}: a second run of that name; pack them one by one")
+        raise OutputPathError(f"{duplicate.path}: a second run with the same name; pack each run separately")
     size = sum(pack_results(run, output).stat().st_size for run in found)
     console.say(f"wrote {_runs(found)} below {output}, {size / 1e6:,.2f} MB; to open: attnkit eval {output}")
 

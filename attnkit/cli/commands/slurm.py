@@ -46,8 +46,8 @@ fi
 exit "$$code"
 """)
 NOT_IN_SCRIPTS = {
-    **dict.fromkeys(("jobs", "nproc", "dry_run"), "is not for a script, whose processes srun starts; leave it out"),
-    "fresh": "would begin again whenever the job is requeued: leave it out, and use another --out",
+    **dict.fromkeys(("jobs", "nproc", "dry_run"), "does not work in a script, whose processes srun starts; remove it"),
+    "fresh": "would start over whenever the job is requeued; remove it, and use another --out",
 }
 """Parameters of `train` that a script cannot use -> reason."""
 AHEAD = 120
@@ -77,7 +77,7 @@ def slurm(
     if not TIME.fullmatch(time):
         raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
     if 0 < _seconds(time) <= 2 * AHEAD:  # 0: no limit; a job with a shorter limit would be requeued forever
-        raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
+        raise UsageError(f"--time {time}: too short, because trainings stop {AHEAD} seconds before this limit")
     if save is not None and not save.name.isprintable():
         raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
     overrides, variants = _check_arguments([recipe, *(words or [])])

@@ -46,9 +46,9 @@ def train(
     tune: str | None = value(
         "KEY=V1,V2,...",
         "Choose the value of a train or model key for each variant on validation data, by a "
-        "trial for each value, then train with it.",
+        "trial for each value, then train with the chosen value.",
     ),
-    tune_steps: int | None = value("N", "Updates of a trial of --tune. [default: train.steps]"),
+    tune_steps: int | None = value("N", "Updates of each trial of --tune. [default: train.steps]"),
     dry_run: bool = flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -99,7 +99,7 @@ def train(
     plan, tuning = _tuning(plan, recipe, overrides, tune, tune_steps)
     parts = [plan] if tuning is None else [tuning.settings(plan), plan]
     if jobs > (count := sum(len(part.runs()) for part in parts)):
-        raise UsageError(f"--jobs {jobs}: runs to train (variants times seeds): {count}")
+        raise UsageError(f"--jobs {jobs}: must be at most {count}, the number of runs (variants times seeds)")
     if dry_run:
         _check_data(plan)
         _dry_run(parts, jobs, ranks, as_json=as_json)
@@ -197,9 +197,8 @@ def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
         if why := ranks_issue(plan.file.variants[name], ranks):
             raise RecipeError(f"{name}: {why}")
     if jobs > 1 and ranks > 1:
-        raise UsageError(
-            "--jobs trains several runs at a time, --nproc and torchrun one with several processes: choose one of them"
-        )
+        text = "--jobs trains several runs at a time, --nproc and torchrun one run with several processes"
+        raise UsageError(f"{text}: use one of the two")
 
 
 def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
@@ -209,7 +208,7 @@ def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
     numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
     console.say(f"{plan.file.name}: {numbers}, runs go to {plan.out / plan.file.name}")
     for row, entry in plan.tuned.items() if tuning is None else ():
-        console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
+        console.say(f"{row}: {entry.key}={entry.value}, as tuned before")
 
 
 def _check_data(plan: "TrainingSettings") -> None:
@@ -230,7 +229,7 @@ def _check_data(plan: "TrainingSettings") -> None:
         for split in check_splits(recipe, data_dir=plan.data_dir, fetch=False):
             console.say(
                 f"{recipe.data.corpus}: {split} is not available yet; training downloads it first, "
-                "or tells you where to get it"
+                "or names where to get it"
             )
 
 

@@ -82,7 +82,7 @@ def _run_paths(target: str, out: Path) -> "list[FoundPath]":
         require_runs(folder, "")
         paths = list(run_paths(folder))
     if not paths:
-        raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
+        raise MissingInputError(f"{folder}: no run found; `attnkit train RECIPE` makes one")
     return paths
 
 

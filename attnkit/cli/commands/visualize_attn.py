@@ -31,7 +31,7 @@ def visualize_attn(
     model: options.ModelName,
     text: str = argument("TEXT", "Input of the model; - reads a line of standard input."),
     *,
-    target: str | None = value("TEXT", "Use this output instead of the one the model generates."),
+    target: str | None = value("TEXT", "Use this output instead of the model's output."),
     kind: KindWord | None = value("KIND", "cross, decoder or encoder. [default: the first of these the model has]"),
     layer: options.Layers = None,
     head: options.Heads = None,
@@ -42,8 +42,8 @@ def visualize_attn(
         default="output",
     ),
     other: list[str] | None = value("MODEL", "Compare with this model. Repeatable.", "--with"),
-    reader: str | None = value("WORD", "Rank heads by what this word reads of --to.", "--from"),
-    read: str | None = value("WORD", "The word that --from reads.", "--to"),
+    reader: str | None = value("WORD", "Rank heads by the attention of this word to --to.", "--from"),
+    read: str | None = value("WORD", "The word that --from attends to.", "--to"),
     reference: bool = flag("--reference", "Compare with exact softmax on the same queries and keys."),
     save: list[Path] | None = value(
         "FILE", "Write a .png, .svg, .pdf, .html, .npz or .csv file instead of drawing on the terminal. Repeatable."
@@ -74,16 +74,16 @@ def visualize_attn(
     """
     if (reader is None) != (read is None):
         given, missing = ("--from", "--to") if read is None else ("--to", "--from")
-        raise UsageError(f"{given} needs {missing} WORD as well")
+        raise UsageError(f"{given} needs {missing} WORD too")
     files = save or []
     for path in files:
         output.check_save(path, (*output.PICTURES, *PAGES, *NUMBERS))
         if other and path.suffix.lower() not in PAGES:
-            raise UsageError(f"--save {path}: {path.suffix} holds one model: leave out --with, or save .html")
+            raise UsageError(f"--save {path}: {path.suffix} holds one model; remove --with, or save .html")
         if reference and path.suffix.lower() in output.PICTURES:
-            raise UsageError(f"--save {path}: {path.suffix} has no --reference: save .html, .npz or .csv")
+            raise UsageError(f"--save {path}: {path.suffix} does not support --reference; save .html, .npz or .csv")
     if target is not None and max_length is not None:
-        raise UsageError("--target fixes the output: leave out --max-length")
+        raise UsageError("--target sets the output; remove --max-length")
     if text == "-":
         with open_lines("-") as lines:
             text = next(iter(lines), "")
@@ -158,7 +158,7 @@ def _captures(
 
     if not is_run(name):
         if reference:
-            raise UsageError(f"--reference: {name} already attends by softmax")
+            raise UsageError(f"--reference: the attention of {name} already is softmax")
         from attnkit.analysis import huggingface_capture
         from attnkit.huggingface import open_model
 
@@ -180,8 +180,8 @@ def _captures(
         return [captured]
     if captured.reference is None or not captured.reference.maps:
         raise UsageError(
-            f"--reference: {captured.model} has no queries and keys to attend with: "
-            "leave it out, or choose another --kind or --layer"
+            f"--reference: {captured.model} has no queries and keys; remove "
+            "--reference, or choose another --kind or --layer"
         )
     return [replace(captured, reference=None), captured.reference]
 
@@ -239,7 +239,7 @@ def _suggest(all_maps: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", ki
     from attnkit.show.attention_matrix import selection_text, sink_text
 
     if text := next(filter(None, (selection_text(captured.maps[kind]) for captured in drawn)), ""):
-        console.say(f"{text}; --layer and --head choose others, --save maps.html has all of them")
+        console.say(f"{text}; --layer and --head choose other maps, --save maps.html has all maps")
     for sink in filter(None, map(attention_sink, all_maps)):
         first = sink.position == 0 and not (sink.token.special and look.hide_special)
         hidden = look.hide_first if first else look.hide_special or not sink.token.special
