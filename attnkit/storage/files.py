@@ -38,7 +38,7 @@ JSON_LIMIT = 4 << 20
 """Maximum size of a JSON file in bytes."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe, but data is read more than once",
+    stat.S_IFIFO: "a pipe (data is read more than once)",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",

@@ -85,7 +85,7 @@ TABLE = """
 78 --attention '{encoder: {name: local, wndow: 3}}' :: did you mean window?
 78 --attention '{encoder: {name: local, window: -1}}' :: window
 78 --attention '{name: local, 1: 2}' :: model.attention.1: local has no option '1'; it has window
-78 --attention '{name: [local]}' :: {name: word} with its options, got {name: [local]}
+78 --attention '{name: [local]}' :: {name: NAME} with options, got {name: [local]}
 2 --attention linear,performer :: give one mechanism, and one value for each key
 2 --attention linear train.lr=1e-3,1e-4 :: one value for each key
 2 --attention linear model.width=32 :: model.width: convert keeps the run's value
@@ -106,7 +106,7 @@ TABLE = """
 78 --attention '{name: local, window: abc}' :: window: must be a whole number
 78 --attention '{name: local, windw: 2}' :: did you mean window
 78 --attention '{name: local, 1: 2}' :: model.attention.1: local has no option '1'; it has window
-78 --attention '{name: [local]}' :: {name: word} with its options, got {name: [local]}
+78 --attention '{name: [local]}' :: {name: NAME} with options, got {name: [local]}
 78 --attention '{' :: not valid YAML
 78 --attention linear,local :: must be a single value here
 2 --attention nystrom :: cannot be causal
@@ -128,8 +128,8 @@ TABLE = """
 65 tiny.yaml 'data.train=[bad.txt, ref.txt]' :: bad.txt:2:2: malformed UTF-8
 # eval
 2 :: name a recipe, a run, or files with --hyp and --ref
-2 --hyp hyp.txt :: --hyp needs --ref FILE as well
-2 --ref ref.txt :: --ref needs --hyp FILE as well
+2 --hyp hyp.txt :: --hyp needs --ref FILE too
+2 --ref ref.txt :: --ref needs --hyp FILE too
 2 --hyp hyp.txt --ref ref.txt other.txt :: put --hyp or --ref before each file
 2 --hyp - --ref - :: only one of --hyp and --ref can be standard input
 66 --hyp none.txt --ref ref.txt :: none.txt
@@ -139,7 +139,7 @@ TABLE = """
 65 --hyp void --ref void :: nothing to score
 2 --hyp a --ref b --model x :: --model is for trained runs; it has no effect with --hyp
 66 nowhere :: no recipe 'nowhere'
-66 folder.md :: no finished run is here
+66 folder.md :: no finished run found
 66 tiny.yaml :: no finished run in runs/tiny; train one: attnkit train tiny.yaml
 2 run lm :: is a run of translation, lm of language-modeling: score each task separately
 66 absent.results.tar.xz :: absent.results.tar.xz: no such file
@@ -171,7 +171,7 @@ TABLE = """
 66 --model asked/runs/toy/gone :: asked/runs/toy/gone: no such folder
 2 --model asked/runs/toy/base/seed-1 --chat :: takes no chat or template
 66 --model asked/runs/toy/base/seed-1 --split tset :: no split 'tset'
-2 --model asked/runs/toy/base/seed-1 --metrics perplexity :: perplexity is not
+2 --model asked/runs/toy/base/seed-1 --metrics perplexity :: perplexity does not apply
 2 --model x --baseline concta :: --baseline 'concta': did you mean concat?
 2 --baseline concta :: --baseline 'concta': did you mean concat?
 2 --chat :: --chat needs --model NAME
@@ -347,7 +347,7 @@ TABLE = """
 2 --target rote --max-length 0 :: --target sets the output; remove
 2 --with other --save a.npz :: a.npz: .npz holds one model
 2 --with other --save a.svg :: a.svg: .svg holds one model
-2 --reference --save a.svg :: a.svg: .svg has no --reference
+2 --reference --save a.svg :: a.svg: .svg does not support --reference
 2 --save . :: unknown suffix ''
 66 --with nothing/here/at/all :: nothing/here/at/all
 2 --max-length 0 :: --max-length: must be a whole number >= 1

@@ -177,7 +177,8 @@ def test_no_memory_names_a_smaller_batch(train: Caller) -> None:
     done = train(training=failing(MemoryError()))
     assert done.code == 71
     assert done.err.splitlines()[-1] == (
-        "attnkit: error: out of memory: try train.batch_tokens=2048 train.accumulate=2"
+        "attnkit: error: out of memory: try train.batch_tokens=2048 train.accumulate=2 "
+        "(the same updates in smaller batches)"
     )
 
 

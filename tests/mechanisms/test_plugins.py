@@ -189,7 +189,7 @@ def test_an_entry_point_that_cannot_be_used_disturbs_nobody_else(package: Path) 
     assert mechanisms.facts("linear").origin == "attnkit"
     with pytest.raises(UsageError, match=r"package atlas 1.2: .*empty.py:1: no mechanism"):
         mechanisms.facts("none")
-    with pytest.raises(UsageError, match="module atlas.gone is not there"):
+    with pytest.raises(UsageError, match="module atlas.gone has no Python file"):
         mechanisms.facts("lost")
 
 

@@ -56,7 +56,7 @@ WRONG = [
         GOOD + "contexts: {counts: [1, 3]}\n",
         "3:20: contexts.counts: has no effect with `task: translation`; it is for question-answering",
     ),
-    ("task: translation\ndata: {corpus: toy-translation, gold: 0.5}\n", "2:39: data.gold: does"),
+    ("task: translation\ndata: {corpus: toy-translation, gold: 0.5}\n", "2:39: data.gold: has no effect"),
 ]
 
 

@@ -147,7 +147,7 @@ def test_a_run_without_the_curve_is_named(tmp_path: Path) -> None:
     make_logged(tmp_path, "new", losses=[3.0], finished=False)
     notes: list[str] = []
     drawn(tmp_path, note=notes.append)
-    assert notes == ["new: without validation loss so far"]
+    assert notes == ["new: no validation loss yet"]
 
 
 def test_what_is_not_comparable_is_said(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def _different_monitors(root: Path) -> None:
         (_different_tasks, (), None, r"different tasks .*: translation \(.*\) and dialogue \(.*\)"),
         (_different_monitors, ("validation-metric",), None, r"different metrics \(loss, bleu\)"),
         (None, ("traning-loss",), None, "did you mean training-loss"),
-        (None, ("training-loss",), "parameters", "no axis of parameters"),
+        (None, ("training-loss",), "parameters", "no axis parameters"),
         (None, ("rouge1",), None, "no run is scored by rouge1; run `attnkit eval"),
         (None, ("score",), None, "no run is scored; run `attnkit eval"),
     ],

@@ -223,8 +223,8 @@ def test_weights_of_another_model_are_refused(finished: Run, tokenizer: Tokenize
     name = next(iter(state))
     for change, words in [
         (lambda s: s.pop(name), "is missing"),
-        (lambda s: s.update(extra=torch.zeros(1)), "extra is not expected"),
-        (lambda s: s.update({name: torch.zeros(2)}), r"must be float32 .*, is float32 \[2\]"),
+        (lambda s: s.update(extra=torch.zeros(1)), "extra is unexpected"),
+        (lambda s: s.update({name: torch.zeros(2)}), r"must be float32 .*, got float32 \[2\]"),
         (lambda s: s.update({name: s[name].double()}), "is float64"),
         (lambda s: s.update({name: s[name] * float("nan")}), "holds NaN"),
     ]:
@@ -286,7 +286,7 @@ def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> Non
         ("", "not valid JSON"),
         ("[]", "must hold a JSON object"),
         ("{}", "recipe is missing"),
-        ('{"sha256": "0"}', r"json: was changed "),
+        ('{"sha256": "0"}', r"was changed \(its SHA-256"),
         ("[" * 100_000, "not valid JSON"),
     ],
 )
@@ -493,7 +493,7 @@ def test_unfinished_runs_are_skipped_with_a_note(root: Path) -> None:
     notes: list[str] = []
     find_runs([root], note=notes.append)
     assert notes == [f"{root}/b/c/w/seed-1: training is not finished; skipped"]
-    with pytest.raises(MissingInputError, match=r"no finished run is here \(1 unfinished\)"):
+    with pytest.raises(MissingInputError, match=r"no finished run found \(1 unfinished\)"):
         find_runs([root / "b" / "c" / "w"])
 
 
