@@ -39,7 +39,7 @@ def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
     if data.corpus is not None:
         message = f"{quoted(data.corpus)} has its own splits"
         yield from ((f"{message}; to read files, set data.corpus=null", f"data.{s}") for s in named)
-        yield from ((f"{message}; remove it", f"data.split.{s}") for s in SPLITS[1:] if data.split_off(s))
+        yield from ((f"{message}; remove data.split.{s}", f"data.split.{s}") for s in SPLITS[1:] if data.split_off(s))
         yield from _corpus(data, data.corpus, task)
         return
     text_file = task == "language-modeling" and format_of(files_of(data, "train"), data.format)

@@ -109,16 +109,16 @@ def phrase(schema: Json) -> str:
         return " or ".join(map(phrase, schema["anyOf"]))
     if choices := [shown(choice) for choice in choices_of(schema)]:
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
-    least = " of at least one" if schema.get("minItems") or schema.get("minProperties") else ""
+    article = "a non-empty" if schema.get("minItems") or schema.get("minProperties") else "a"
     if schema.get("type") == "array":
         items = [phrase(item).removeprefix("a ") for item in schema.get("prefixItems", [])]
         if items:
             return f"a list of {len(items)}: [{', '.join(items)}]"
-        return f"a list{least}: [{phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
+        return f"{article} list: [{phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
     if schema.get("type") == "object":
         if keys := schema.get("properties"):
             each = (f"{key} ({phrase(part)})" for key, part in keys.items())
             return f"a mapping of {', '.join(each)}"
-        return f"a mapping{least}, each {phrase(schema['additionalProperties'])}"
+        return f"{article} mapping, each {phrase(schema['additionalProperties'])}"
     bounds = [f"{sign} {schema[key]:g}" for sign, key in _SIGNS.items() if schema.get(key, MAX_INTEGER) != MAX_INTEGER]
     return " ".join([_KINDS.get(schema.get("type", ""), "a value"), " and ".join(bounds)]).strip()

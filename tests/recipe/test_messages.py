@@ -55,7 +55,7 @@ train: {seeds: 3}
   3:16: train.seeds: must be a list of seeds, got '3'; write [1] for one training, or [1, 2, 3] for
   three
 train: {seeds: []}
-  3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...], got []; the default
+  3:16: train.seeds: must be a non-empty list: [whole number >= 0, ...], got []; the default
   is [1]
 train: 3
   3:8: train: must be a mapping of keys, such as `steps: ...`, got '3'
@@ -125,7 +125,7 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, mess
         ("train.steps", "command line: 'train.steps' must be KEY=VALUE, such as train.steps=200"),
         ("train.steps=", "command line: train.steps: must be a whole number >= 1, got nothing"),
         ("train.seeds=3", "command line: train.seeds: must be a list of seeds, got '3'; write [1]"),
-        ("train.seeds=1,x", "command line: train.seeds: must be a list of at least one: [whole number >= 0"),
+        ("train.seeds=1,x", "command line: train.seeds: must be a non-empty list: [whole number >= 0"),
         ("train.seeds=1,-2", "[whole number >= 0, ...], got '1,-2'; did you mean [1, 0]?"),
         ("variants.c.train.lr=3", "command line: variants.c.train.lr: no such variant; choose"),
         ("baseline=x", "command line: baseline: must be the name of a variant, got 'x'"),

@@ -32,7 +32,7 @@ WRONG = [
     (TOY + "contexts: {methods: [entropie]}\n", "did you mean [entropy]?"),
     (TOY + "contexts: {counts: [1, 2, 2]}\n", "3:20: contexts.counts: names 2 twice; name each"),
     (TOY + "contexts: {counts: [0]}\n", "[whole number >= 1, ...], got [0]; did you mean [1]?"),
-    (TOY + "contexts: {counts: []}\n", "3:20: contexts.counts: must be a list of at least one"),
+    (TOY + "contexts: {counts: []}\n", "3:20: contexts.counts: must be a non-empty list"),
     (TOY + "contexts: {beta: -2}\n", "3:18: contexts.beta: must be a number >= -1"),
     (TOY + "contexts: {eta: -1}\n", "3:17: contexts.eta: must be a number >= 0"),
     (TOY + "contexts: {top_p: 1.5}\n", "3:19: contexts.top_p: must be a number >= 0 and <= 1"),
