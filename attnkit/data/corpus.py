@@ -246,7 +246,7 @@ class Corpus:
         name, data, chosen = self._first_path("train"), self._data, dict[bytes, str]()
         sizes = Counter(map(self._source_digest, self._read_files("train", Counts())))
         if not sizes:
-            raise DataError(f"{name}: has no rows")
+            raise DataError(f"{name}: the train split has no rows")
         requested = {split: data.split_off(split) for split in self._split_off}
         room = dict(requested)
         for key in Draw(f"split/{data.seed}").sample(list(sizes)):
@@ -257,10 +257,10 @@ class Corpus:
         rows = {"train": sizes.total() - sum(selected.values()), **selected}
         if not all(rows.values()):
             numbers = ", ".join(f"{number:,} {split}" for split, number in requested.items())
-            kind = "texts" if self._causal else "sources"
+            kind = ("text" if self._causal else "source") + "s" * (len(sizes) != 1)
             raise DataError(
-                f"{name}: {sizes.total():,} rows of {len(sizes):,} different {kind} "
-                f"cannot give {numbers} rows and something to train on; lower data.split"
+                f"{name}: {sizes.total():,} rows ({len(sizes):,} distinct {kind}) are too few for {numbers} "
+                "rows and a training split; lower data.split"
             )
         parts = ", ".join(f"{number:,} {split}" for split, number in rows.items())
         self.notes.append(f"data.split: {parts} rows, seed {data.seed}")

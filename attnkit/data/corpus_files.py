@@ -91,7 +91,7 @@ class CardFiles:
             name = self._card.name
             where = f"neither in {self._given} nor in {self._downloads}"
             if self._given is None:
-                where = f"not in {self._downloads}, and there is no data folder"
+                where = f"not in {self._downloads}, and no data folder is set"
             raise MissingInputError(
                 f"data.corpus: {name}: {file.path} is {where}; set ATTNKIT_DATA or --data-dir to a "
                 f"folder with {self._card.folder or name}/{file.path}. How to obtain it "
@@ -106,11 +106,11 @@ class CardFiles:
         return None
 
     def _verify(self, path: Path, file: File | Archive) -> None:
-        card, size = f"the card of {self._card.name}", check_file(path).st_size
+        card, size = f"the corpus card of {self._card.name}", check_file(path).st_size
         if file.size is not None and size != file.size:
-            raise DataError(f"{path}: has {size:,} bytes, {card} says {file.size:,}; get the file again")
+            raise DataError(f"{path}: has {size:,} bytes, but {card} lists {file.size:,}; fetch the file again")
         if file.sha256 is not None and (sha256 := file_digest(path)) != file.sha256:
-            raise DataError(f"{path}: SHA-256 is {sha256}, {card} says {file.sha256}; get the file again")
+            raise DataError(f"{path}: SHA-256 is {sha256}, but {card} lists {file.sha256}; fetch the file again")
 
     def _fetch(self, url: str, path: Path, file: File | Archive) -> None:
         report = self._progress
@@ -153,8 +153,8 @@ def resolve_file(split: str, name: str, folder: Path | None, cache: Path, offlin
             check_file(path)
             return path
     paths = " and ".join(str(path.absolute()) for path in candidates)
-    hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
-    beside = "" if named.is_absolute() else ", and beside the recipe"
+    hint = "" if folder else "; ATTNKIT_DATA or --data-dir can add a folder to search"
+    beside = "" if named.is_absolute() else ", and in the recipe's folder"
     raise MissingInputError(f"data.{split}: no such file {quoted(name, 200)}: looked for {paths}{beside}{hint}")
 
 
@@ -186,7 +186,7 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
         raise error_type(f"data.{split}: {name}: {reason}") from error
     split_name = next((split_name for split_name in SPLIT_NAMES[split] if split_name in splits), None)
     if split_name is None:
-        raise MissingInputError(f"data.{split}: {name} has no such split; it has {', '.join(splits)}")
+        raise MissingInputError(f"data.{split}: {name} has no {split} split; it has {', '.join(splits)}")
     rows = splits[split_name]
     key = sha256_json([dataset, config, split_name, str(getattr(rows, "_fingerprint", ""))])
 

@@ -91,8 +91,8 @@ def read_lines(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
             end = 2 if line.endswith(b"\r\n") else line.endswith(b"\n")
             if len(line) > MAX_LINE_BYTES and not end:
                 raise DataError(
-                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text "
-                    "file with a sentence or a row a line?"
+                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes; the file must be text "
+                    "with one sentence or row per line"
                 )
             decoded = _decoded(line[: len(line) - end], path, number, errors, counts)
             if number == 1 and decoded.startswith(BOM):
@@ -110,8 +110,8 @@ def read_whole(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
             _check_growth(path, len(content), packed)
     if len(content) > MAX_TEXT_BYTES:
         raise DataError(
-            f"{path}: is longer than {MAX_TEXT_BYTES:,} bytes, the most that is read as one document; write "
-            "a row a line: jq -c '.[]' FILE.json > FILE.jsonl"
+            f"{path}: is longer than {MAX_TEXT_BYTES:,} bytes, the maximum for one document; write one "
+            "row per line: jq -c '.[]' FILE.json > FILE.jsonl"
         )
     decoded = _decoded(content, path, 1, errors, Counts() if counts is None else counts)
     return decoded.removeprefix(BOM).replace("\r\n", "\n")
@@ -136,7 +136,7 @@ def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = Non
         if match := SEGMENT.search(line):
             yield " ".join(match[1].split())
         elif "<seg" in line:
-            raise DataError(f"{path}:{number}: a <seg> must end in its line")
+            raise DataError(f"{path}:{number}: <seg> and </seg> must be on the same line")
 
 
 def read_pairs(source: Path, target: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[Row]:
@@ -184,8 +184,8 @@ def read_parlai(path: Path, errors: Errors = "strict", counts: Counts | None = N
 def ragged(paths: Sequence[Path], lines: Sequence[int]) -> DataError:
     """Return the error for two aligned files with these numbers of lines."""
     return DataError(
-        f"{paths[0]} and {paths[1]} have {lines[0]:,} and {lines[1]:,} lines: aligned files must "
-        f"have equally many (the first line without a partner is {min(lines) + 1:,})"
+        f"{paths[0]} and {paths[1]} have {lines[0]:,} and {lines[1]:,} lines: aligned files must have "
+        f"the same number of lines (the first unpaired line is {min(lines) + 1:,})"
     )
 
 
@@ -205,7 +205,7 @@ def _decoded(text: bytes, path: Path | Stream, number: int, errors: Errors, coun
             raise DataError(f"{path}: this is {kind}") from error
         advice = "convert the text to UTF-8"
         if errors:
-            advice = "save the file as UTF-8, or set data.errors=replace to have such bytes replaced and counted"
+            advice = "save the file as UTF-8, or set data.errors=replace to replace and count malformed bytes"
         value = text[error.start]
         raise DataError(f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{value:02x}); {advice}") from error
 
@@ -214,8 +214,8 @@ def _check_growth(path: Path | Stream, size: int, packed: "_CountingFile") -> No
     """Refuse text that is far longer than its compressed bytes, as in a decompression bomb."""
     if size > FREE and size > MAX_RATIO * packed.bytes_read:
         raise DataError(
-            f"{path}: compressed data that grows more than {MAX_RATIO}-fold is refused; "
-            "unpack it first if it is what you mean"
+            f"{path}: the text is more than {MAX_RATIO} times as long as the compressed data; if the file "
+            "is genuine, unpack the file first"
         )
 
 
@@ -272,7 +272,7 @@ class _XzFile(io.RawIOBase):
                 if not data and self._stream.eof:
                     return 0
                 if not data:
-                    raise EOFError("it ends too early")
+                    raise EOFError("unexpected end of data")
             if self._stream.eof:
                 data = data.lstrip(b"\0")  # padding after a stream
                 if not data:

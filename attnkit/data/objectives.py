@@ -114,7 +114,7 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
     parts = [ids[:end].reshape(-1, max_length), ids[None, end:]]
     parts = [part for part in parts if part.shape[1] > 1 and len(part)]
     if not parts:
-        raise DataError(f"the text has {len(ids)} tokens; span corruption needs 2 at least")
+        raise DataError(f"the text has {len(ids)} tokens; span corruption needs at least 2")
     sources, targets = list[Ids](), list[Ids]()
     for part in parts:
         rows, length = part.shape
@@ -194,14 +194,14 @@ def check_marked(encoded: Encoded, vocabulary: Vocabulary, name: str) -> None:
         row = int(uneven[0])
         tokens = int(encoded.source.lengths[row]) - 1
         raise DataError(
-            f"{name}: row {row + 1} has {tokens} tokens and {int(encoded.target.lengths[row])} "
-            f"targets; give one for each token, {NOTHING} where nothing is predicted"
+            f"{name}: row {row + 1} has {tokens} tokens but {int(encoded.target.lengths[row])} targets; "
+            f"give one target per token ({NOTHING}: no prediction)"
         )
     if NOTHING not in vocabulary:
         return
     answers = np.unique(encoded.target.ids[encoded.target.ids != vocabulary.id_of(NOTHING)])
     if not len(answers):
-        raise DataError(f"{name}: no row marks a position; all targets are {NOTHING}")
+        raise DataError(f"{name}: all targets are {NOTHING}: there is nothing to learn")
     if len(answers) == 1:
         only = vocabulary.pieces([int(answers[0])])[0].strip("\u2581 ")
-        raise DataError(f"{name}: all marked positions have the same answer, {only}: there is nothing to learn")
+        raise DataError(f"{name}: all targets other than {NOTHING} are {only}: there is nothing to learn")

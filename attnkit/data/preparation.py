@@ -94,7 +94,7 @@ def prepare(
     if tokenizer is None:
         tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
     else:
-        reports = [f"tokenizer: that of train.init, {len(tokenizer.source):,} pieces"]
+        reports = [f"tokenizer: from train.init, {len(tokenizer.source):,} pieces"]
     if recipe.model.shape == "encoder" and recipe.task == "classification":
         tokenizer = tokenizer.with_labels(recipe.data.labels)
     _check_labels(tokenizer, recipe.data.labels)
@@ -125,8 +125,8 @@ def _with_objective(
     tokens, longest = len(split.target.ids), recipe.data.max_length
     if recipe.corrupts and tokens < longest:
         raise DataError(
-            f"{name} has {tokens:,} tokens; span corruption needs one text of "
-            f"data.max_length ({longest:,}) at least: lower it, or use more text"
+            f"{name} has {tokens:,} tokens, but span corruption needs at least data.max_length "
+            f"({longest:,}): lower data.max_length, or use more text"
         )
     if recipe.task == "tagging":
         check_marked(split, tokenizer.target, name)
@@ -157,8 +157,8 @@ def check_rows_fit(recipe: schema.Recipe, vocabulary: Vocabulary | None = None) 
     number, limit = max(map(len, tokens)), recipe.data.max_length
     if number >= limit:
         raise DataError(
-            f"eval.lengths: a row of {longest:,} has {number:,} tokens, and one more for its "
-            f"end; data.max_length is {limit:,}: raise it"
+            f"eval.lengths: a row of length {longest:,} has {number + 1:,} tokens, end token included; "
+            f"raise data.max_length ({limit:,})"
         )
 
 
@@ -166,8 +166,8 @@ def check_reaches(name: str, tokens: int, longest: int) -> None:
     """Raise DataError if a text is shorter than the maximum of `eval.lengths`."""
     if tokens < longest:
         raise DataError(
-            f"{name} has {tokens:,} tokens, fewer than the longest of "
-            f"eval.lengths ({longest:,}): lower it, or use more text"
+            f"{name} has {tokens:,} tokens, fewer than the maximum of eval.lengths ({longest:,}): lower "
+            "the maximum, or use more text"
         )
 
 
@@ -177,8 +177,8 @@ def _check_labels(tokenizer: Tokenizer, labels: Sequence[str]) -> None:
     for label, ids in zip(labels, tokenizer.target.encode(labels), strict=True):
         if (other := seen.setdefault(tuple(ids), label)) != label:
             raise DataError(
-                f"data.labels: {label} and {other} are the same to the tokenizer, which does not "
-                "know their characters; choose other words, or model.shape=encoder"
+                f"data.labels: the tokenizer gives {label} and {other} the same tokens; choose other labels, "
+                "or set model.shape=encoder"
             )
 
 
@@ -240,8 +240,8 @@ def encode_split(
     split = encode(_while_unchanged(corpus, name, fingerprint, counts), encoder, path, counts, report)
     if not len(split):
         raise DataError(
-            f"{corpus.name}: no row of {name} is usable ({'; '.join(split.counts.lines())}); check "
-            "the files, or raise data.max_length"
+            f"{corpus.name}: the {name} split has no usable rows ({'; '.join(split.counts.lines())}); "
+            "check the files, or raise data.max_length"
         )
     return split
 
@@ -251,8 +251,8 @@ def _while_unchanged(corpus: Corpus, name: str, fingerprint: str, counts: Counts
     yield from corpus.rows(name, counts)
     if corpus.fingerprint(name) != fingerprint:
         raise DataError(
-            f"{corpus.name}: a file of {name} changed while it was encoded; run the same command "
-            "again when it is complete"
+            f"{corpus.name}: a file of the {name} split changed during encoding; run the same command "
+            "again when the file is complete"
         )
 
 
@@ -323,15 +323,14 @@ def _tokenizer(
     for name, vocabulary in ({"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()).items():
         line = f"tokenizer: {spec.type}, {name}, {len(vocabulary):,} pieces"
         if len(vocabulary) < spec.size:
-            line += f" of the {spec.size:,} requested: the text gives no more"
+            line += f" instead of {spec.size:,}: the text yields no more"
         lines.append(line)
     if words := facts.unknown_words:
         lines.append(
-            f"tokenizer: {UNKNOWN_WORD} is a word of the text ({words:,} times) and has a piece of "
-            "its own, as any other word may"
+            f"tokenizer: the text contains the word {UNKNOWN_WORD} ({words:,} times), which has a piece of its own"
         )
     if facts.rows < facts.seen:
-        lines.append(f"tokenizer: learned from {facts.rows:,} of {facts.seen:,} rows")
+        lines.append(f"tokenizer: trained on {facts.rows:,} of {facts.seen:,} rows")
     return tokenizer, lines
 
 

@@ -54,7 +54,7 @@ class QuestionSet:
         Raises DataError if no row has contexts.
         """
         if not any(row.contexts for row in rows):
-            raise DataError("no row has contexts: questions are asked with passages")
+            raise DataError("no row has contexts, which question answering needs")
         self.rows, self._seed = rows, seed
         self._pool = list(dict.fromkeys(text for row in rows for text in _gold(row)))
         self._distractors: dict[int, list[str]] = {}

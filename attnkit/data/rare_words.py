@@ -32,10 +32,10 @@ def unlike_note(found: Counter[str] | None, lines: int = 1) -> str:
     """Return a warning about the `rare_words` of some lines; an empty string if there are none."""
     if not found:
         return ""
-    where = f"in {found.total():,} of {lines:,} lines " if lines > 1 else ""
+    where = f"in {found.total():,} of {lines:,} lines, " if lines > 1 else ""
     return (
-        f"{where}half of the words or more, such as {quoted(found.most_common(1)[0][0])}, are not "
-        "in the vocabulary: such text is unlike the training's, so results say little"
+        f"{where}at least half of the words, such as {quoted(found.most_common(1)[0][0])}, are not in "
+        "the vocabulary: the text differs from the training data, so results are unreliable"
     )
 
 

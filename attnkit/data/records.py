@@ -37,7 +37,7 @@ Records = Iterator[tuple[str, dict[str, Any]]]
 """Location of each record, for messages, and its named values."""
 CSV_ERRORS = {
     "unexpected end of data": "a quote is not closed",
-    "new-line character": "a carriage return stands inside the line; end lines by a line feed",
+    "new-line character": "the line contains a carriage return; end lines with a line feed",
 }
 """Meanings of errors of `csv`, by the beginning of the message."""
 
@@ -85,12 +85,13 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
             if numbered:
                 names = [str(number) for number in range(1, len(cells) + 1)]
             elif duplicate := next((name for name in names if names.count(name) > 1), None):
-                raise DataError(f"{place}: two columns are called {duplicate!r}; rename one")
+                raise DataError(f"{place}: two columns have the name {duplicate!r}; rename one column")
             else:
                 continue
         if len(cells) != len(names):
-            hint = "quote a cell that has a separator in it" if kind == "csv" else "remove the tabs"
-            raise DataError(f"{place}: {len(cells)} cells where the first line has {len(names)}; {hint}")
+            hint = "quote cells that contain a separator" if kind == "csv" else "a cell must not contain tabs"
+            found = f"{len(cells)} cell{'s' * (len(cells) != 1)}"
+            raise DataError(f"{place}: the line has {found}, but the first line has {len(names)}; {hint}")
         yield place, dict(zip(names, cells, strict=True))
 
 
@@ -121,7 +122,7 @@ def _parsed(text: str, path: Path, line: int = 1) -> Any:
         place = f"{path}:{line + error.lineno - 1}:{error.colno}"
         raise DataError(f"{place}: not JSON: {reason}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(f"{path}:{line}:1: not JSON that can be read: {error}") from error
+        raise DataError(f"{path}:{line}:1: cannot read the JSON: {error}") from error
 
 
 def _lines(path: Path, errors: Errors, counts: Counts) -> Records:
@@ -129,8 +130,8 @@ def _lines(path: Path, errors: Errors, counts: Counts) -> Records:
     for number, line in enumerate(read_lines(path, errors, counts), 1):
         if line.startswith("["):
             raise DataError(
-                f"{path}:{number}:1: each line must be one JSON object, not a list; if the file is "
-                "one JSON array, give it a name that ends in .json"
+                f"{path}:{number}:1: each line must be one JSON object, not a list; rename a file that is one "
+                "JSON array to *.json"
             )
         value = _parsed(line, path, number)
         if not isinstance(value, dict):
@@ -157,8 +158,8 @@ def _document(path: Path, errors: Errors, counts: Counts) -> Records:
         arrays = _arrays(value)
         if len(arrays) > 1:
             raise DataError(
-                f"{path}: has several arrays of objects ({', '.join(map(repr, arrays))}); write the"
-                f" rows of one as JSON lines: jq -c '.{arrays[0]}[]' {path.name} > rows.jsonl"
+                f"{path}: has several arrays of objects ({', '.join(map(repr, arrays))}); write the rows of "
+                f"one array as JSON lines: jq -c '.{arrays[0]}[]' {path.name} > rows.jsonl"
             )
         value = value[arrays[0]] if arrays else [value]
     if not isinstance(value, list):
@@ -285,10 +286,10 @@ class _Fields:
         rest = iter([name for name in unused if name not in near.values()])
         keys = [shlex.quote(f"data.{side}={near[side] or next(rest, '...')}") for side in missing]
         expected = " or ".join(map(repr, dict.fromkeys((names[missing[0]], default[missing[0]]))))
-        hint = ", or data.source=1 data.target=2 where columns have no names" * self.flat
+        hint = ", or data.source=1 data.target=2 if columns have no names" * self.flat
         raise DataError(
             f"{self.place}: no field {expected} for the {missing[0]}; the first row has "
-            f"{', '.join(map(repr, texts)) or 'no texts'}: set {' '.join(keys)}{hint}"
+            f"{', '.join(map(repr, texts)) or 'no text fields'}: set {' '.join(keys)}{hint}"
         )
 
     def _find(self, name: str, default: str) -> str | None:
@@ -310,7 +311,7 @@ class _Fields:
             near = nearest(key, self.values)
             hint = f" (did you mean {near!r}?)" if near else ""
             names = ", ".join(map(repr, self.values)) or "none"
-            raise DataError(f"{self.place}: no field {key!r}{hint}; fields here: {names}")
+            raise DataError(f"{self.place}: no field {key!r}{hint}; fields: {names}")
         return self._clean(key, value)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -355,8 +356,8 @@ class _Fields:
         if not value.isascii() and SURROGATE.search(value):
             if self.errors == "strict":
                 raise DataError(
-                    f"{self.place}: field {key!r} has half a surrogate pair, which is no "
-                    "character; set data.errors=replace to have it replaced and counted"
+                    f"{self.place}: field {key!r} has a lone surrogate, which is not a character; set "
+                    "data.errors=replace to replace and count lone surrogates"
                 )
             value, replaced = SURROGATE.subn("\ufffd", value)
             self.counts.replaced += replaced

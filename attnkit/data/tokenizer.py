@@ -71,8 +71,8 @@ class Vocabulary(Pieces):
         ids = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         if ids != (PAD, UNK, BOS, EOS):
             raise DataError(
-                f"{name}: the ids of pad, unk, bos, eos are {', '.join(map(str, ids))}; attnkit "
-                "needs 0, 1, 2, 3: train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+                f"{name}: the ids of pad, unk, bos, eos are {', '.join(map(str, ids))}; attnkit needs 0, 1, "
+                "2, 3: train the model with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
             )
 
     def __contains__(self, piece: str) -> bool:
@@ -82,7 +82,7 @@ class Vocabulary(Pieces):
     def id_of(self, piece: str) -> int:
         """Return the id of a piece or of a control token. Raises DataError if there is none."""
         if (id_ := self._id(piece)) is None:
-            raise DataError(f"the tokenizer has no piece {piece!r}: train it with this recipe")
+            raise DataError(f"the tokenizer has no piece {piece!r}: train the tokenizer with this recipe")
         return id_
 
     def _id(self, piece: str) -> int | None:
@@ -232,9 +232,8 @@ class Tokenizer(NamedTuple):
             for piece in (*spec.special, *controls):
                 if normal_form(piece, form) not in vocabulary:
                     raise DataError(
-                        f"{spec.model}: has no piece {piece!r}, which the recipe needs "
-                        "(tokenizer.special, train.objective); train the model with it as a "
-                        "user-defined symbol"
+                        f"{spec.model}: has no piece {piece!r}, which the recipe needs (tokenizer.special, "
+                        "train.objective); train the model with this piece as a user-defined symbol"
                     )
             return cls(vocabulary, vocabulary)
         sources, targets = list[str](), list[str]()
@@ -288,11 +287,13 @@ def unknown_note(found: Counter[str]) -> str:
     if not found:
         return ""
     unit, times = found.most_common(1)[0]
-    code = "" if len(unit) > 1 else f" U+{ord(unit):04X}"
-    return (
-        f"the tokenizer has no piece for {found.total():,} characters or words of the input, most "
-        f"often {quoted(unit)}{code} ({times:,})"
-    )
+    noun = "character" if max(map(len, found)) == 1 else "word"
+    code = f" (U+{ord(unit):04X})" if len(unit) == 1 else ""
+    example = f": {quoted(unit)}{code}"
+    if len(found) > 1:
+        example = f", most often {quoted(unit)}{code}, {times:,} time{'s' * (times != 1)}"
+    plural = "s" * (found.total() != 1)
+    return f"the tokenizer has no piece for {found.total():,} {noun}{plural} of the input{example}"
 
 
 def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tuple[list[Row], int]:
@@ -346,7 +347,7 @@ def _train(
     spec: schema.TokenizerConfig, lines: list[str], what: str, controls: Sequence[str], form: NormalForm
 ) -> Vocabulary:
     if not lines:
-        raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
+        raise DataError(f"the tokenizer cannot be trained: the {what} is empty in all training rows")
     special = [to_model(normal_form(piece, form)) for piece in spec.special]
     if spec.type == "word":
         # User-defined symbols would also match inside other words. As a word, each is in the vocabulary if it is
@@ -387,11 +388,11 @@ def _train(
     except RuntimeError as error:
         if needed := _NEEDED.search(str(error)):
             raise RecipeError(
-                f"tokenizer.size: {spec.size} is smaller than the alphabet of the {what}: at "
-                f"least {needed[1]} is needed, or a lower tokenizer.coverage"
+                f"tokenizer.size: {spec.size} is smaller than the alphabet of the {what}: use at least "
+                f"{needed[1]}, or lower tokenizer.coverage"
             ) from error
         if "character_coverage" in str(error):
-            text = f"tokenizer.coverage: must be 0.98 to 1 where a tokenizer is trained, got {spec.coverage:g}"
+            text = f"tokenizer.coverage: must be from 0.98 to 1 to train a tokenizer, got {spec.coverage:g}"
             raise RecipeError(text) from error
         raise DataError(f"the tokenizer cannot be trained: {_reason(error)}") from error
     return Vocabulary(model.getvalue(), form=form)

@@ -151,7 +151,7 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
         ),
         (
             ["train", "pretrain.yaml", "data.valid=c.txt", "--out", "x"],
-            "tokens; span corruption needs one text of data.max_length (20) at least",
+            "tokens, but span corruption needs at least data.max_length (20)",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

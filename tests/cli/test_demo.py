@@ -43,5 +43,5 @@ def test_demo_is_a_name_where_runs_are_listed_drawn_and_trained_on(here: Caller)
 
 def test_a_text_unlike_the_training_is_told_once(here: Caller) -> None:
     done = here("generate", "demo", stdin="A zebra crosses the quantum highway.\n" * 2)
-    assert done.err.count("in 2 of 2 lines half of the words or more, such as 'zebra', are not") == 1
+    assert done.err.count("in 2 of 2 lines, at least half of the words, such as 'zebra', are not") == 1
     assert here("generate", "demo", stdin="The king laughs.\n").err == ""

@@ -71,7 +71,7 @@ def test_text_that_grows_a_hundredfold_is_refused_everywhere(
     Path("text").write_text("one red dog\n" * 3)
     done = here(*words.replace("RUN", str(make_run(tmp_path).path)).split())
     assert done.code == 65, done.err
-    assert re.search("bomb.*grows more than 100-fold", done.refusal)
+    assert re.search("bomb.*more than 100 times as long", done.refusal)
 
 
 @pytest.mark.sampled(3)

@@ -81,7 +81,7 @@ def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, he
 def test_a_text_that_is_shorter_than_a_window_stops_before_training(folder: Path, here: Caller) -> None:
     done = here("train", "causal.yaml", "data.test=short.txt")
     assert done.code == 65
-    assert "test has 7 tokens, fewer than the longest of eval.lengths (32)" in done.err
+    assert "test has 7 tokens, fewer than the maximum of eval.lengths (32)" in done.err
     assert not (folder / "runs").exists() or not [*folder.glob("runs/*/*/*/metrics.jsonl")]
 
 
@@ -113,7 +113,7 @@ def test_rows_that_do_not_fit_stop_before_training(folder: Path, here: Caller) -
     done = here("train", "recall.yaml", "eval.lengths=[4, 64]")
     assert done.code == 65
     assert (
-        "eval.lengths: a row of 64 has 194 tokens, and one more for its end; data.max_length is 64: raise it"
+        "eval.lengths: a row of length 64 has 195 tokens, end token included; raise data.max_length (64)"
     ) in done.err
     assert not (folder / "runs/recall").exists()
     planned = here("train", "recall.yaml", "eval.lengths=[4, 64]", "--dry-run")

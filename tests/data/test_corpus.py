@@ -180,9 +180,9 @@ def test_a_changed_file_of_a_card_is_refused(folder: Path, card: dict[str, Any])
         list(tiny(folder).rows("train"))
     found = hashlib.sha256(b"c\nx\n").hexdigest()
     wanted = card["splits"]["train"]["de"]["sha256"]
-    assert f"{path}: SHA-256 is {found}, the card of tiny says {wanted}" in str(caught.value)
+    assert f"{path}: SHA-256 is {found}, but the corpus card of tiny lists {wanted}" in str(caught.value)
     write(path, "c\n")
-    with pytest.raises(DataError, match="has 2 bytes, the card of tiny says 4"):
+    with pytest.raises(DataError, match="has 2 bytes, but the corpus card of tiny lists 4"):
         list(tiny(folder).rows("train"))
 
 
@@ -197,7 +197,7 @@ def test_a_missing_file_is_named_with_the_way_out(folder: Path, card: dict[str, 
     )
     card["splits"]["test"]["de"]["path"] = "absent"
     data = DataConfig(corpus="tiny", source="en", target="de")
-    with pytest.raises(MissingInputError, match="there is no data folder; set ATTNKIT_DATA"):
+    with pytest.raises(MissingInputError, match="no data folder is set; set ATTNKIT_DATA"):
         list(Corpus.open(data, "translation").rows("test"))
 
 
@@ -384,8 +384,8 @@ def test_another_encoding_is_named_before_a_difference_in_lines(folder: Path) ->
 def test_missing_files_are_named_with_the_places_looked_at(folder: Path) -> None:
     data = DataConfig(train=("x.en", "x.de"))
     assert refused(MissingInputError, data) == (
-        f"data.train: no such file 'x.en': looked for {folder / 'x.en'}, and beside the recipe; "
-        "ATTNKIT_DATA or --data-dir may name a further folder to look in"
+        f"data.train: no such file 'x.en': looked for {folder / 'x.en'}, and in the recipe's folder; "
+        "ATTNKIT_DATA or --data-dir can add a folder to search"
     )
     with pytest.raises(MissingInputError) as caught:
         Corpus.open(data, "translation", data_dir=folder)

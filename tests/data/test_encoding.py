@@ -119,7 +119,7 @@ def test_a_file_that_changes_while_it_is_encoded_is_refused(tmp_path: Path, monk
         if stage == "train":
             (tmp_path / "train.de").write_text("a cow\n" * 40)
 
-    with pytest.raises(DataError, match="train: a file of train changed while it was encoded"):
+    with pytest.raises(DataError, match="train: a file of the train split changed during encoding"):
         prepare(recipe, cache=tmp_path / "c", progress=change)
     assert left(tmp_path / "c" / "encoded") == []
 

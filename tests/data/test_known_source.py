@@ -70,7 +70,7 @@ def test_what_comes_is_as_likely_as_it_is_said_to_be(source: KnownSource, name: 
 
 
 def test_blocks_that_do_not_divide_a_line_are_refused(source: KnownSource) -> None:
-    with pytest.raises(UsageError, match="must divide a line of 1024 tokens"):
+    with pytest.raises(UsageError, match="must divide the 1024 tokens of a line"):
         source.next_tokens((), 100)
 
 

@@ -175,9 +175,9 @@ def test_both_metrics_are_those_of_the_positions(shape: str) -> None:
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ([("a b", "_ _")], "no row marks a position"),
-        ([("a b", "_ x"), ("b", "x")], "all marked positions have the same answer, x"),
-        ([("a b", "x y"), ("a b", "x")], "row 2 has 2 tokens and 1 targets"),
+        ([("a b", "_ _")], "all targets are _: there is nothing to learn"),
+        ([("a b", "_ x"), ("b", "x")], "all targets other than _ are x: there is nothing to learn"),
+        ([("a b", "x y"), ("a b", "x")], "row 2 has 2 tokens but 1 targets"),
     ],
 )
 def test_rows_without_anything_to_learn_are_refused(pairs: list[tuple[str, str]], message: str) -> None:
@@ -213,7 +213,7 @@ def test_a_recipe_of_marked_positions_trains_and_scores_beyond_its_lengths(
     assert all({*row["metrics"]} == {"accuracy", "balanced-accuracy"} for row in found)
     code, text, err = called(capsys, "eval", str(out), "eval.lengths=[128]")  # it scored rows that were cut
     assert (code, text) == (65, "")
-    assert "a row of 128 has 128 tokens, and one more for its end; data.max_length is 70: raise it" in err
+    assert "a row of length 128 has 129 tokens, end token included; raise data.max_length (70)" in err
 
 
 def test_longer_rows_than_the_model_reads_are_refused_while_planning(
@@ -224,5 +224,5 @@ def test_longer_rows_than_the_model_reads_are_refused_while_planning(
     words = (str(recipe), "eval.lengths=[128]", "--out", str(out), "--quiet")
     code, _, err = called(capsys, "train", *words)
     assert code == 65
-    assert "data.max_length is 70: raise it" in err
+    assert "raise data.max_length (70)" in err
     assert not out.exists()

@@ -168,7 +168,7 @@ def test_ends_of_paragraphs_are_left_out() -> None:
 
 
 def test_a_text_of_one_token_is_refused() -> None:
-    with pytest.raises(DataError, match="1 tokens; span corruption needs 2"):
+    with pytest.raises(DataError, match="1 tokens; span corruption needs at least 2"):
         corrupt_spans(stream(1), VOCABULARY, LENGTH)
 
 

@@ -57,10 +57,7 @@ def test_a_word_for_unknown_words_in_the_text_is_told(tmp_path: Path) -> None:
         text = Path(path).read_text()
         Path(path).write_text(text.replace("the ", "<unk> ", 3))
     made = prepare(spec, cache=tmp_path / "c")
-    assert (
-        made.reports[1]
-        == "tokenizer: <unk> is a word of the text (6 times) and has a piece of its own, as any other word may"
-    )
+    assert made.reports[1] == "tokenizer: the text contains the word <unk> (6 times), which has a piece of its own"
 
 
 def test_a_recipe_becomes_data(tmp_path: Path) -> None:
@@ -118,7 +115,7 @@ def test_fewer_pieces_than_asked_for_are_reported(tmp_path: Path) -> None:
     made = prepare(recipe(tmp_path, tokenizer={"size": 9000, "shared": False}), cache=tmp_path)
     sizes = [len(vocabulary) for vocabulary in made.tokenizer]
     assert made.reports[:2] == [
-        f"tokenizer: unigram, {side}, {size} pieces of the 9,000 requested: the text gives no more"
+        f"tokenizer: unigram, {side}, {size} pieces instead of 9,000: the text yields no more"
         for side, size in zip(("source", "target"), sizes, strict=True)
     ]
 
@@ -126,7 +123,7 @@ def test_fewer_pieces_than_asked_for_are_reported(tmp_path: Path) -> None:
 def test_learning_from_a_part_of_the_text_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "subsample", lambda rows: subsample(rows, 1500))
     made = prepare(recipe(tmp_path), cache=tmp_path / "c")
-    assert made.reports[1] == "tokenizer: learned from 30 of 60 rows"
+    assert made.reports[1] == "tokenizer: trained on 30 of 60 rows"
     assert len(made.train) == 60
 
 
@@ -144,7 +141,7 @@ def test_no_usable_row_is_an_error_that_says_what_happened(tmp_path: Path) -> No
     with pytest.raises(DataError) as caught:
         prepare(recipe(tmp_path, data={"max_length": 2}), cache=tmp_path / "c")
     assert str(caught.value) == (
-        "train: no row of train is usable (60 rows read, 0 kept; 60 rows dropped: too many "
+        "train: the train split has no usable rows (60 rows read, 0 kept; 60 rows dropped: too many "
         "tokens); check the files, or raise data.max_length"
     )
 

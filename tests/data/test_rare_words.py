@@ -25,5 +25,5 @@ def test_a_word_is_told_as_it_is_written(text: str, word: str | None) -> None:
 
 def test_lines_are_counted() -> None:
     found = rare_words(Run.open("demo").tokenizer().source, ["zebra", "The king laughs.", "zebra"])
-    assert unlike_note(found, 3).startswith("in 2 of 3 lines half of the words or more, such as 'z")
+    assert unlike_note(found, 3).startswith("in 2 of 3 lines, at least half of the words, such as 'z")
     assert unlike_note(Counter()) == ""

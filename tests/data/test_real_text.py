@@ -158,10 +158,14 @@ def test_what_is_unknown_is_counted_by_hand() -> None:
     vocabulary = learned("bpe", ["abc <s>"] * 5, special=("xyz",)).source
     found = vocabulary.unknown(["a\u03b1\u03b1 \u03b2 c", "abc xyz <s>", "\u03b1z"])
     assert found == {"\u03b1": 3, "\u03b2": 1, "z": 1}
-    assert "5 characters or words" in unknown_note(found)
-    assert "'\u03b1' U+03B1 (3)" in unknown_note(found)
+    assert unknown_note(found) == (
+        "the tokenizer has no piece for 5 characters of the input, most often '\u03b1' (U+03B1), 3 times"
+    )
+    one = vocabulary.unknown(["\u03b1"])
+    assert unknown_note(one) == "the tokenizer has no piece for 1 character of the input: '\u03b1' (U+03B1)"
     words = learned("word", ["abc def"] * 5).source
     assert words.unknown(["abc ghi def", "ghi jkl"]) == {"ghi": 2, "jkl": 1}
+    assert unknown_note(words.unknown(["ghi"])) == "the tokenizer has no piece for 1 word of the input: 'ghi'"
     assert unknown_note(words.unknown(["abc"])) == ""
 
 

@@ -62,13 +62,13 @@ def test_tabs_separate_and_quotes_are_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\nx,y\nx,y,z\n", ":3: 3 cells where the first line has 2; quote a cell that has"),
-        ("a,b\nx\n", ":2: 1 cells where the first line has 2"),
+        ("a,b\nx,y\nx,y,z\n", ":3: the line has 3 cells, but the first line has 2; quote cells that contain"),
+        ("a,b\nx\n", ":2: the line has 1 cell, but the first line has 2"),
         ('a,b\n"x,y\nx,y\n', ":2: not CSV: a quote is not closed"),
         ('a,b\n"x"z,y\n', ":2: not CSV: ',' expected after '\"'"),
-        ("a,b\nx,y\rz,w\n", ":2: not CSV: a carriage return stands inside the line"),
-        ("a,b,a\nx,y,z\n", ":1: two columns are called 'a'; rename one"),
-        ("a,c\nx,y\n", ":2: no field 'b'; fields here: 'a', 'c'"),
+        ("a,b\nx,y\rz,w\n", ":2: not CSV: the line contains a carriage return"),
+        ("a,b,a\nx,y,z\n", ":1: two columns have the name 'a'; rename one"),
+        ("a,c\nx,y\n", ":2: no field 'b'; fields: 'a', 'c'"),
     ],
 )
 def test_a_malformed_table_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -161,7 +161,7 @@ def test_a_split_shares_no_source_and_loses_no_row(
 
 def test_a_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "a,b\n" + "x,y\n" * 9, "x.csv")
-    with pytest.raises(DataError, match="9 rows of 1 different sources cannot give 3 valid rows"):
+    with pytest.raises(DataError, match=r"9 rows \(1 distinct source\) are too few for 3 valid rows and"):
         list(opened(tmp_path, split={"valid": 3}).rows("train"))
     with pytest.raises(RecipeError, match=r"data\.split\.valid: data\.valid names a file"):
         opened(tmp_path, valid="x.csv", split={"valid": 3})
@@ -170,7 +170,7 @@ def test_a_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "text"), [("x.csv", "a,b\n"), ("x.json", "[]")])
 def test_a_file_without_rows_is_named(tmp_path: Path, name: str, text: str) -> None:
     path = write(tmp_path, text, name)
-    with pytest.raises(DataError, match=f"^{path}: has no rows$"):
+    with pytest.raises(DataError, match=f"^{path}: the train split has no rows$"):
         list(opened(tmp_path, name, split={"valid": 3}).rows("train"))
 
 
@@ -184,7 +184,7 @@ def test_texts_of_a_language_model_are_split_by_themselves(tmp_path: Path) -> No
     assert sorted(text for some in rows.values() for text in some) == sorted(texts)
     assert sum(len({*some}) for some in rows.values()) == 20
     write(tmp_path, "text\n" + "a\n" * 9, "x.csv")
-    with pytest.raises(DataError, match="9 rows of 1 different texts cannot give 6 valid, 4 test"):
+    with pytest.raises(DataError, match=r"9 rows \(1 distinct text\) are too few for 6 valid, 4 test"):
         list(Corpus.open(data, "language-modeling").rows("train"))
 
 
@@ -235,7 +235,7 @@ def test_a_data_set_of_hugging_face_is_a_corpus(datasets: ModuleType) -> None:
     corpus = Corpus.open(data, "translation")
     assert list(corpus.rows("valid")) == [Row("a 0", "en-de")]
     assert len(list(corpus.rows("train"))) == 4
-    with pytest.raises(MissingInputError, match="has no such split; it has train, validation"):
+    with pytest.raises(MissingInputError, match="has no test split; it has train, validation"):
         Corpus.open(data.model_copy(update={"test": "hf:own/books"}), "translation")
     with pytest.raises(MissingInputError, match="hf:no: no data set no$"):
         Corpus.open(data.model_copy(update={"train": "hf:no"}), "translation")

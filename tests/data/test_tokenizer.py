@@ -134,10 +134,10 @@ def test_a_size_below_the_alphabet_names_the_smallest_one() -> None:
     with pytest.raises(RecipeError) as caught:
         trained(size=20)
     words = str(caught.value).split()
-    least = int(words[words.index("least") + 1])
+    least = int(words[words.index("least") + 1].rstrip(","))
     assert str(caught.value) == (
-        "tokenizer.size: 20 is smaller than the alphabet of the text: at least "
-        f"{least} is needed, or a lower tokenizer.coverage"
+        f"tokenizer.size: 20 is smaller than the alphabet of the text: use at least {least}, or lower "
+        "tokenizer.coverage"
     )
     assert len(trained(size=least).source) == least
     with pytest.raises(RecipeError, match="at least"):
@@ -145,7 +145,7 @@ def test_a_size_below_the_alphabet_names_the_smallest_one() -> None:
 
 
 def test_a_coverage_that_no_tokenizer_has_names_the_lowest_one() -> None:
-    with pytest.raises(RecipeError, match=r"^tokenizer.coverage: must be 0.98 to 1 where .*, got 0.9$"):
+    with pytest.raises(RecipeError, match=r"^tokenizer.coverage: must be from 0.98 to 1 to train .*, got 0.9$"):
         trained(coverage=0.9)
 
 
@@ -158,7 +158,7 @@ def test_rare_characters_become_unknown_with_a_lower_coverage() -> None:
 
 
 def test_no_text_at_all_is_an_error_of_the_data() -> None:
-    with pytest.raises(DataError, match="has no text to learn from"):
+    with pytest.raises(DataError, match="cannot be trained: the text is empty"):
         Tokenizer.train(schema.TokenizerConfig(), [Row(" ", "\u2028")])
 
 
@@ -195,8 +195,8 @@ def test_an_existing_model_with_other_ids_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         Tokenizer.train(schema.TokenizerConfig(model=str(path)), [])
     assert str(caught.value) == (
-        f"{path}: the ids of pad, unk, bos, eos are -1, 0, 1, 2; attnkit needs 0, 1, 2, 3: train "
-        "it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+        f"{path}: the ids of pad, unk, bos, eos are -1, 0, 1, 2; attnkit needs 0, 1, 2, 3: train the "
+        "model with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
     )
 
 

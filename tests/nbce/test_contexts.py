@@ -91,7 +91,7 @@ def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.csv", "x,y\n1,2\n", "a.csv:1: no column is named text, and there are several: 'x, y'"),
-        ("a.csv", "text,y\n1,2\n3\n", "a.csv:3: 1 cells where the first line has 2"),
+        ("a.csv", "text,y\n1,2\n3\n", "a.csv:3: the line has 1 cell, but the first line has 2"),
         ("a.csv", 'text\n"a', "a.csv:2: not CSV: a quote is not closed"),
         ("a.pdf", "%PDF", "a .pdf file is no plain text; convert it first: pdftotext "),
         ("a.html", "<p>", "convert it first: pandoc -t plain "),

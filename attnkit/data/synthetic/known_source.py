@@ -59,7 +59,7 @@ class KnownSource(ABC):
         line, or no line contains these words in a row.
         """
         if block < 1 or LINE % block:
-            raise UsageError(f"a block must divide a line of {LINE} tokens; got {block}")
+            raise UsageError(f"block must divide the {LINE} tokens of a line, got {block}")
         ends = block / LINE
         if before:
             return dict(self.next_words(before[before[0] == END :]))
