@@ -105,7 +105,7 @@ class MapReader:
         self._check_memory(source, "the text")  # before a possibly long search
         if self.inputs.shape == "encoder":
             if target is not None:
-                raise UsageError(f"{self.run.path}: an encoder has no output, so give no target")
+                raise UsageError(f"{self.run.path}: a model of shape encoder has no output: omit the target")
             model_input = source
         elif target is None:
             model_input = self.inputs.with_search(source, search)
@@ -141,7 +141,7 @@ class MapReader:
         sizes: dict[Kind, int] = {"encoder": source**2, "decoder": row**2, "cross": source * ids}
         layer = self.recipe.model.heads * max(sizes[kind] for kind in self.map_counts)
         weights = max(sum(count * sizes[kind] for kind, count in self.map_counts.items()), layer)
-        check_weights(weights, name, "shorten it, or choose some by --kind, --layer and --head")
+        check_weights(weights, name, "shorten the text, or select maps by --kind, --layer and --head")
 
     @torch.inference_mode()
     def _pass(self, batch: Sequence[ModelInput]) -> dict[Kind, list[RecordedLayer]]:
@@ -164,7 +164,7 @@ class MapReader:
             self.model.hidden(source, ids)
         if not all(np.isfinite(layer.maps).all() for layers in recorded.values() for layer in layers):
             raise NotFiniteError(
-                f"{self.run.path}: the model answers NaN or infinity: its weights are damaged; train again"
+                f"{self.run.path}: the model outputs NaN or infinity: its weights are damaged; train again"
             )
         return recorded
 

@@ -134,7 +134,7 @@ def score_changed(
     names = expand(metrics)
     check_known(names, run.recipe.task, metrics_of(run.recipe.task))
     if wrong := [name for name in names if metric_facts(name).better == "neither"]:
-        raise UsageError(f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost")
+        raise UsageError(f"--metrics {wrong[0]}: neither higher nor lower is better, so the loss is undefined")
     check_available(names, run.recipe.eval)
     if not rows:
         raise MissingInputError("no rows to score")

@@ -84,7 +84,7 @@ class InputBuilder:
         sources = [source.ids if self.prompts else source.source]
         (hypotheses,) = search_all(self.model, sources, spec, lines=[0], prompts=self.prompts)
         if not hypotheses:
-            raise UsageError("the search found no output: loosen its constraints")
+            raise UsageError("the search found no output: loosen the constraints of search")
         return self._with_output(source, hypotheses[0].ids, hypotheses[0].complete)
 
     def _row_offset(self, source: ModelInput) -> int:
@@ -105,17 +105,20 @@ class InputBuilder:
         unlike = unlike_note(rare_words(self.vocabulary, [text]))
         notes = [unlike] if unlike else []
         if length > self.max_length:
-            notes.append(f"a side has {length} tokens, and training had at most {self.max_length} (data.max_length)")
+            notes.append(
+                f"the source or the output has {length} tokens, more than in training ({self.max_length}, "
+                "data.max_length)"
+            )
         if not model_input.complete:
-            notes.append(f"the output was cut at {len(model_input.output)} tokens")
+            notes.append(f"the output was truncated to {len(model_input.output)} tokens")
         return "; ".join(notes)
 
 
 def _check_length(tokens: int, limit: int | None, name: str) -> None:
     if limit is not None and tokens > limit:
         raise DataError(
-            f"{name}: {tokens} tokens, special ones included, but the model reads at most "
-            f"{limit}: shorten it, or train with a longer data.max_length"
+            f"{name}: {tokens} tokens, special tokens included, but the model reads at most {limit}: "
+            "shorten the text, or train with a larger data.max_length"
         )
 
 

@@ -158,7 +158,7 @@ def check_weights(weights: int, name: str, advice: str) -> None:
     """Raise DataError if the number of weights in a text's maps exceeds `TEXT_WEIGHTS`."""
     if weights > TEXT_WEIGHTS:
         needed, limit = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
-        raise DataError(f"{name}: its maps would take {needed:,.1f} GB, and at most {limit:.1f} GB are made: {advice}")
+        raise DataError(f"{name}: the attention maps need {needed:,.1f} GB, but the limit is {limit:.1f} GB: {advice}")
 
 
 def choose_indices(

@@ -123,8 +123,8 @@ def _parts(
         for number, part in parts.items():
             if not isinstance(part.mechanism, Scored):
                 raise UsageError(
-                    f"{kind} attention is {describe(number, part).mechanism}, which forms no "
-                    "scores of queries and keys to add noise to; choose another --kind or --layer"
+                    f"{kind} attention is {describe(number, part).mechanism}, which has no attention scores to "
+                    "add noise to; choose another --kind or --layer"
                 )
             group = {"model": NoisyPart(), "kind": NoisyPart(kind)}.get(by)
             groups.setdefault(group or NoisyPart(kind, number), []).append(part)

@@ -72,7 +72,7 @@ def heads(run: Run) -> list[Head]:
     model = run.recipe.model
     if model.shape != "encoder-decoder":
         raise UsageError(
-            f"{run.path}: word alignments come from cross attention, which a model of shape {model.shape} has none of"
+            f"{run.path}: word alignments need cross attention, which a model of shape {model.shape} does not have"
         )
     numbers = [*range(model.heads), None]
     return [Head(layer, head, step) for layer in range(model.cross_layers) for head in numbers for step in STEPS]
@@ -126,7 +126,7 @@ def align(
                 by_head[head] = links(weights, *rule)
         yield by_head
     if notes:
-        warn(notes[0] + (f"; so have {len(notes) - 1:,} more" if notes[1:] else ""))
+        warn(notes[0] + (f"; {len(notes) - 1:,} more line{'s' * (len(notes) != 2)} with notes" if notes[1:] else ""))
 
 
 def word_weights(maps: AttentionMaps, step: Step, sizes: tuple[int, int]) -> Float[NDArray[np.float32], "L H T S"]:

@@ -54,7 +54,7 @@ def _indices(words: Sequence[Token], wanted: str, option: str) -> list[int]:
     indices = [i for i, word in enumerate(words) if _normalized(word.text) == _normalized(wanted)]
     if not indices:
         known = ", ".join(dict.fromkeys(_word(word) for word in words if not word.special))
-        raise UsageError(f"{option}: the text has no word {quoted(wanted)}; it has {known}")
+        raise UsageError(f"{option}: the text has no word {quoted(wanted)}; the words are {known}")
     return indices
 
 

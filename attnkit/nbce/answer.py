@@ -102,7 +102,7 @@ def ask(
         raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
     if method != "none" and not all(contexts):
         number = [*map(bool, contexts)].index(False) + 1
-        raise UsageError(f"prompt {number} has no context: give it one, or choose the method none")
+        raise UsageError(f"prompt {number} has no context: add a context, or use method none")
     labels = encode_choices(reader, choices) if choices else {}
     output = max(map(len, labels.values()), default=spec.max_length)
     pairs = zip(contexts, prompts, strict=True)
@@ -217,7 +217,7 @@ def prepare_prompt(
 def check_method(reader: ContextReader, method: str) -> None:
     """Raise UsageError if the method is unknown or not supported by the model."""
     if method not in METHODS:
-        raise UsageError(f"method {method!r} is not known: {hint(method, METHODS)}")
+        raise UsageError(f"unknown method {method!r}: {hint(method, METHODS)}")
     if reason := refusal(reader, method):
         raise UsageError(f"method {method} does not work with {reader.name}: {reason}; choose another method")
 
@@ -225,5 +225,5 @@ def check_method(reader: ContextReader, method: str) -> None:
 def refusal(reader: ContextReader, method: str) -> str:
     """Return the reason why the model does not support a method; "" if it does."""
     if method == "retrieval" and not isinstance(reader, CausalReader):
-        return "an encoder-decoder reads the prompt in its source and gives it no probability"
+        return "an encoder-decoder reads the prompt in its source, so the prompt has no probability"
     return reader.window_refusal if method == "window" else ""

@@ -23,8 +23,8 @@ def concatenate(
     """
     if limit is not None and limit < (needed := reader.row("", prompt).longest + output):
         raise UsageError(
-            f"a row of {limit:,} tokens has no room for the prompt and an answer of {output:,}, "
-            f"which need {needed:,}: lower --max-length"
+            f"the prompt and an output of {output:,} tokens need {needed:,} tokens, but a row has at most "
+            f"{limit:,}: lower --max-length"
         )
 
     def excess(row: PromptRow) -> int:
@@ -41,7 +41,7 @@ def concatenate(
         # a byte-level cut may split a character, which decodes to U+FFFD and would be encoded as such
         row = reader.row(reader.decode(ids[:kept]).strip("\ufffd"), prompt)
     return row, (
-        f"the last {len(ids) - kept:,} of {len(ids):,} tokens of context were cut off to fit "
+        f"the last {len(ids) - kept:,} of {len(ids):,} context tokens were truncated to fit "
         + (reader.name if limit is None else f"{limit:,} tokens, output included")
     )
 

@@ -15,13 +15,12 @@ from attnkit.search.base import score_type
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, list[int]]:
     """Encode choices; raises UsageError if there are fewer than two, or one is empty, repeated or another's prefix."""
     if len({*choices}) < max(2, len(choices)):
-        raise UsageError("choices: give at least two, each once, as in positive,negative")
+        raise UsageError("choices: give two or more distinct answers, as in positive,negative")
     encoded = {choice: reader.encode_answer(choice) for choice in choices}
     for (choice, ids), (other, other_ids) in permutations(encoded.items(), 2):
         if other_ids[: len(ids)] == ids:
             raise UsageError(
-                f"choices: {other!r} begins with the tokens of {choice!r}, so they cannot be told "
-                "apart: word them otherwise"
+                f"choices: {other!r} begins with all tokens of {choice!r}: rephrase one of the two choices"
             )
     return encoded
 
@@ -56,5 +55,5 @@ def label_logprobs(
             next_logprobs = logprobs.gather(1, next_ids).view(len(rows), -1)
             scores[:, longer] += next_logprobs.masked_fill(~real[:, column + 1], 0)
     if scores.isnan().any():
-        raise NotFiniteError(f"{reader.name} answers NaN: its weights are damaged")
+        raise NotFiniteError(f"{reader.name} outputs NaN: its weights are damaged")
     return scores, prompt_logprobs

@@ -69,7 +69,7 @@ def find(names: Iterable[str]) -> list[str]:
             matches = [match for match in names_below if Path(match).suffix.lower() in FORMATS]
             reason = f"the folder has no file of {', '.join(FORMATS)}"
         elif name != STDIN and not path.exists() and glob.has_magic(name):
-            matches, reason = glob.glob(name, recursive=True), "no file has such a name"
+            matches, reason = glob.glob(name, recursive=True), "no file matches this pattern"
         else:
             paths.append(name)
             continue
@@ -90,14 +90,16 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
         DataError: The file is not UTF-8 (file:line:byte), violates its format (file:line), or is not plain text.
     """
     if (suffix := Path(path).suffix.lower()) in CONVERTERS:
-        raise DataError(f"{path}: a {suffix} file is no plain text; convert it first: {CONVERTERS[suffix]} {path}")
+        raise DataError(
+            f"{path}: a {suffix} file is not plain text; convert the file first: {CONVERTERS[suffix]} {path}"
+        )
     try:
         if suffix in (".csv", ".tsv"):
             return _rows(path, suffix[1:])
         name = "standard input" if path == STDIN else path
         text = read_whole(Stream(sys.stdin.buffer, name) if path == STDIN else Path(path), None)
     except ValueError as error:  # a NUL in the name
-        raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
+        raise UsageError(f"{quoted(path)}: not a valid file name") from error
     if suffix != ".jsonl" and not lines:
         return [Context(_printable(text), name)]
     return [_context(line, f"{name}:{i}") for i, line in enumerate(text.split("\n"), 1) if line.strip()]
@@ -111,7 +113,9 @@ def _rows(path: str, kind: str) -> list[Context]:
     if "text" in names:
         column, rows = names.index("text"), rows[1:]
     elif len(names) > 1:
-        raise DataError(f"{rows[0][0]}: no column is named text, and there are several: {quoted(', '.join(names))}")
+        raise DataError(
+            f"{rows[0][0]}: no column has the name text; rename one of the columns {quoted(', '.join(names))}"
+        )
     return [Context(_printable(cells[column].rstrip("\n")), origin) for origin, cells in rows]
 
 
@@ -137,11 +141,13 @@ def prepare(
             duplicates.append(f"{context.name} = {unique[key].name}")
     if not unique:
         detail = f" ({len(empty):,} empty)" if empty else ""
-        raise UsageError(f"there is no context{detail}: give one with --context FILE or --contexts FILE.jsonl")
+        raise UsageError(f"there is no context{detail}: add --context FILE or --contexts FILE.jsonl")
     for names, kind in ((empty, "empty"), (duplicates, "duplicate")):
         if names:
             more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-            notes.append(f"left out {len(names):,} {kind}: {', '.join(names[:3])}{more}")
+            notes.append(
+                f"{len(names):,} {kind} context{'s' * (len(names) != 1)} omitted: {', '.join(names[:3])}{more}"
+            )
     if window is None:
         return list(unique.values()), notes
     rows, num_split = list[Context](), 0
@@ -154,7 +160,10 @@ def prepare(
             if context.text[start:end].strip()
         ]
     if num_split:
-        notes.append(f"contexts split into windows of {window:,} tokens: {num_split:,}; rows: {len(rows):,}")
+        notes.append(
+            f"{num_split:,} context{'s' * (num_split != 1)} split into windows of {window:,} tokens "
+            f"({len(rows):,} rows in total)"
+        )
     return rows, notes
 
 
@@ -196,8 +205,8 @@ def _context(line: str, origin: str) -> Context:
     except json.JSONDecodeError as error:
         raise DataError(f"{origin}:{error.colno}: not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(f"{origin}: not JSON that can be read: {error}") from error
+        raise DataError(f"{origin}: cannot read the JSON: {error}") from error
     text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise DataError(f'{origin}: a line must be a string or {{"text": "..."}}')
+        raise DataError(f'{origin}: each line must be a JSON string or {{"text": "..."}}')
     return Context(_printable(text), origin)

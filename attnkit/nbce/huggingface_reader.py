@@ -56,12 +56,12 @@ class TemplatedReader(ContextReader):
         self.model, self.tokenizer = opened.model, opened.tokenizer
         self.name, self.chat = opened.name, chat
         if chat and not getattr(self.tokenizer, "chat_template", None):
-            raise UsageError(f"{self.name} has no chat template: leave it out (--chat)")
+            raise UsageError(f"{self.name} has no chat template: omit --chat")
         self.template = template or (CHAT_TEMPLATE if chat else TEMPLATE)
         parts = self.template.split("{context}")
         if len(parts) != 2 or "{prompt}" not in parts[1] or "{prompt}" in parts[0]:
             raise UsageError(
-                "a template needs {context} once and {prompt} behind it, as in "
+                "a template needs {context} once, and {prompt} after {context}, as in "
                 r"'{context}\n\n{prompt}'"
             )
         self.prefix, rest = parts
@@ -108,12 +108,10 @@ class TemplatedReader(ContextReader):
         try:
             text: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # the template is a program that comes with the model
-            raise DataError(
-                f"{self.name}: its chat template fails: {error_line(error)}: leave it out (--chat)"
-            ) from error
+            raise DataError(f"{self.name}: the chat template fails: {error_line(error)}: omit --chat") from error
         start = text.rfind(tail.strip())
         if start < 0:
-            raise UsageError("the chat template changes the prompt: leave it out (--chat)")
+            raise UsageError("the chat template changes the prompt: omit --chat")
         return text[:start], text[start:]
 
     def row(self, context: str, prompt: str) -> PromptRow:
@@ -147,8 +145,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         """
         if opened.shape != "decoder":
             raise UsageError(
-                f"{opened.name}: a model of shape {opened.shape} continues no text: use a causal "
-                "language model or an encoder-decoder"
+                f"{opened.name}: a model of shape {opened.shape} cannot generate text: use a causal language "
+                "model or an encoder-decoder"
             )
         super().__init__(opened, chat=chat, template=template)
         self.limit, self.kind = _limit(opened), f"a {self.model.config.model_type} model"
@@ -157,8 +155,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         layers = self.empty(1).moving[0].layers if "past_key_values" in parameters else []
         if not layers or {type(layer).__name__ for layer in layers} - {*KEY_VALUE_LAYERS}:
             raise UsageError(
-                f"{self.name}: {self.kind} keeps a running state of what it has read, which includes padding and "
-                "cannot be split by rows: use a model whose layers all attend to cached keys and values"
+                f"{self.name}: {self.kind} keeps a recurrent state, which includes padding and cannot be "
+                "split by rows: use a model with a key-value cache in all layers"
             )
         try:
             self.size, self.shares_prefixes, self.window_refusal = self._try_padding()
@@ -166,7 +164,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             if isinstance(error, AttnkitError) or out_of_memory(error):
                 raise
             raise UsageError(
-                f"{self.name}: {self.kind} cannot read several rows at once: {error_line(error)}"
+                f"{self.name}: {self.kind} cannot read a batch of several rows: {error_line(error)}"
             ) from error
         self.ends = self.end_ids(self.size)
         self.scores_prompts = self.shares_prefixes
@@ -226,21 +224,21 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         state = self.advance(torch.cat((pads, first), 1), empty, left_padded)[1]
         if not same(self.step(last, state)[0]):
             raise UsageError(
-                f"{self.name}: {self.kind} gives a row other logits with padding before it, "
-                "so contexts of different lengths cannot be read side by side"
+                f"{self.name}: left padding changes the logits of {self.kind}, so contexts of different "
+                "lengths cannot be in one batch"
             )
         config = self.model.config.get_text_config()  # the test rows may be shorter than a window
         if any(empty.moving[0].is_sliding) or any(getattr(config, name, None) for name in WINDOW_KEYS):
-            return alone.shape[1], False, "its attention has a sliding window, which counts columns"
+            return alone.shape[1], False, "its attention has a sliding window of cached tokens, not of positions"
         prefix = self.advance(first, empty)[1]
         skips_pads = "position_ids" in self.optional_arguments or self.model.config.model_type in FROM_MASK
         if not skips_pads or not same(self.step(last, self.advance(pads, prefix, pads_real)[1])[0]):
-            return alone.shape[1], False, "its attention depends on the distance of columns"
+            return alone.shape[1], False, "its attention depends on distances in the cache, not on positions"
         parts = (part for part in self.model.modules() if isinstance(part, Attention))
         if any(part.by_distance for part in parts):  # a converted model; its cache keeps keys, whatever `state` is
             return alone.shape[1], True, window_issue("", by_distance=True)
         unshifted, shifted = (self.advance(last, prefix, shift=shift)[0] for shift in (0, count))
-        refusal = "its positions cannot be set: it counts the tokens that it sees"
+        refusal = "its position ids cannot be set"
         return alone.shape[1], True, refusal if torch.equal(unshifted, shifted) else ""
 
 
@@ -250,7 +248,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
         """Determine start and end tokens; raises UsageError if there is no start token, or for a chat template."""
         if chat:
-            raise UsageError(f"{opened.name}: an encoder-decoder takes no chat template (--chat)")
+            raise UsageError(f"{opened.name}: an encoder-decoder does not support --chat: omit --chat")
         super().__init__(opened, chat=False, template=template)
         self.limit = self.source_limit = opened.limit
         self.size = self.model.get_output_embeddings().weight.shape[0]
@@ -259,7 +257,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
         start = next((id_ for id_ in starts if id_ is not None), None)
         if start is None:
-            raise UsageError(f"{self.name}: no decoder_start_token_id: it cannot start an output")
+            raise UsageError(f"{self.name}: the configuration has no decoder_start_token_id")
         forced = self.model.generation_config.forced_bos_token_id
         self.output_start = (start,) if forced is None else (start, forced)
 

@@ -52,21 +52,21 @@ class Rule(NamedTuple):
     def check(self, contexts: int) -> "Rule":
         """Return the rule itself; raises UsageError if a value is out of range or weights do not fit the contexts."""
         if self.pool not in POOLS:
-            raise UsageError(f"pool {self.pool!r} is not known: {hint(self.pool, POOLS)}")
+            raise UsageError(f"unknown pool {self.pool!r}: {hint(self.pool, POOLS)}")
         if contexts < 1:
-            raise UsageError("there is no context: at least one row beside the empty one is needed")
+            raise UsageError("there is no context: give at least one row besides the row without context")
         for name, minimum, maximum in (("beta", -1, math.inf), ("eta", 0, math.inf), ("top_p", 0, 1)):
             value = getattr(self, name)
             if not minimum <= value <= maximum or math.isinf(value):
-                bounds = f"at least {minimum}" + ("" if math.isinf(maximum) else f", at most {maximum}")
+                bounds = f"at least {minimum}" if math.isinf(maximum) else f"from {minimum} to {maximum}"
                 raise UsageError(f"{name} must be {bounds}, got {value:g}")
         weights = self.weights
         if weights is None:
             return self
         if self.pool != "weighted":
-            raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}: leave them out")
+            raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}: omit weights")
         if len(weights) != contexts:
-            raise UsageError(f"weights: {len(weights)} given for {contexts} in all; give one for each context")
+            raise UsageError(f"weights: got {len(weights)} for {contexts} contexts; give one weight per context")
         if min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4:
             raise UsageError("weights must be at least 0 and sum to 1")
         return self
@@ -102,7 +102,7 @@ def merge(
         UsageError: A value is out of range, there is no context, or a row has NaN or no possible token.
     """
     if logits.dim() != 2:
-        raise UsageError(f"logits must be [contexts + 1, vocabulary], got {list(logits.shape)}")
+        raise UsageError(f"logits must have shape [contexts + 1, vocabulary], got {list(logits.shape)}")
     fixed_weights = None if weights is None else tuple(float(weight) for weight in weights)
     rule = Rule(pool, beta, eta, top_p, fixed_weights).check(len(logits) - 1)
     if previous is not None and not 0 <= previous < len(logits) - 1:
@@ -110,7 +110,7 @@ def merge(
     last_chosen = torch.tensor([-1 if previous is None else previous], device=logits.device)
     merged = merge_rows(logits[None], rule, last_chosen)
     if bool(merged.logprobs.isnan().any()):
-        raise UsageError("a row of logits holds NaN, or no token that is possible")
+        raise UsageError("a row of logits has NaN, or only -inf")
     chosen = int(merged.chosen)
     return merged.logprobs[0], None if chosen < 0 else chosen
 

@@ -37,9 +37,9 @@ def open_model(
         DataError: The model's files are damaged.
     """
     if is_run(str(name)):
-        options = {"dtype": dtype != "float32", "chat or template": chat or template}
+        options = {"dtype is": dtype != "float32", "chat and template are": chat or template}
         if refused := [option for option, is_set in options.items() if is_set]:
-            raise UsageError(f"{name}: a run of attnkit takes no {refused[0]}: leave it out")
+            raise UsageError(f"{name} is a run; {refused[0]} for Hugging Face models only")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
 
@@ -61,7 +61,7 @@ def open_run(run: Run, device: str = "cpu") -> ContextReader:
     from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
 
     if run.recipe.model.shape == "encoder":
-        raise UsageError(f"{run.path}: an encoder alone writes no answers")
+        raise UsageError(f"{run.path}: a model of shape encoder cannot generate text")
     model, tokenizer, name = run.model(device), run.tokenizer(), named(str(run.path))
     max_length = run.recipe.data.max_length
     if model.shape == "encoder-decoder":

@@ -218,7 +218,7 @@ def evaluate_model(
         all_conditions = [condition for split in splits for condition in conditions(corpus, split, spec)]
     all_conditions = group.broadcast_object(all_conditions)
     if not all_conditions:
-        raise DataError(f"no question has {min(spec.counts)} passages: set contexts.counts")
+        raise DataError(f"no question has {min(spec.counts)} passages: change contexts.counts")
     total, done, rows = sum(len(condition.questions) for condition in all_conditions), 0, list[ScoreRow]()
     for condition in all_conditions:
 
@@ -230,7 +230,7 @@ def evaluate_model(
         rows.append(evaluate_lines(lines, eval, names, one_best(search), force=force, on_done=on_done))
         done += len(condition.questions)
     if missing := sorted({*spec.counts} - {condition.number for condition in all_conditions}):
-        warning = f"no question has {', '.join(map(str, missing))} passages: left out"
+        warning = f"no question has {', '.join(map(str, missing))} passages: omitted from contexts.counts"
         rows[0] = replace(rows[0], warnings=(*rows[0].warnings, warning))
     return rows
 

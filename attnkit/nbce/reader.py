@@ -139,7 +139,7 @@ class ContextReader(ABC):
         """Raise UsageError if a row is empty or has no room for `output` tokens; `advice` ends the message."""
         for row in rows:
             if not row.tail:
-                raise UsageError("the prompt is empty: say what the model should continue")
+                raise UsageError("the prompt is empty")
             if self.excess(row, output):
                 raise UsageError(
                     f"a context of {row.longest - len(row.tail):,} tokens, a prompt of "
@@ -188,7 +188,7 @@ class CausalReader(ContextReader):
         heads, tails = [row.head for row in rows], [row.tail[:-1] for row in rows]
         if any(row.other_heads for row in rows):  # each window alone, then each tail after all its windows
             if self.window_refusal:
-                raise UsageError(f"{self.name} cannot see several windows at once: {self.window_refusal}")
+                raise UsageError(f"{self.name} cannot attend to several windows: {self.window_refusal}")
             windows = [head for row in rows for head in (row.head, *row.other_heads)]
             state = self.begin([PromptRow(head, (0,)) for head in windows])
             state = join_windows(state, len(windows) // len(rows), [row.shared for row in rows])
@@ -238,7 +238,7 @@ class CausalReader(ContextReader):
 class SourceReader(ContextReader):
     """Reader of encoder-decoders: the head of a row is its source, the tail starts every output."""
 
-    window_refusal = "an encoder-decoder reads each context in a source of its own"
+    window_refusal = "an encoder-decoder reads each context in a separate source"
     source_limit: int | None
     """Maximum number of tokens in a source; None: unlimited."""
 
@@ -256,13 +256,13 @@ class SourceReader(ContextReader):
         for row in rows:
             if self.excess(row, output):
                 raise UsageError(
-                    f"a context and its prompt have {len(row.head):,} tokens, and {self.name} "
-                    f"reads {self.source_limit:,} at most: {advice}"
+                    f"a context with its prompt has {len(row.head):,} tokens, but {self.name} reads at most "
+                    f"{self.source_limit:,}: {advice}"
                 )
             if self.limit is not None and len(row.tail) + output > self.limit:
                 raise UsageError(
-                    f"an output of {output:,} tokens does not fit the {self.limit:,} of "
-                    f"{self.name}: shorten it (--max-length)"
+                    f"an output of {output:,} tokens does not fit the {self.limit:,} positions of {self.name}: "
+                    "lower --max-length"
                 )
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
@@ -297,13 +297,13 @@ def fit_max_length(
     advice = f"split the context (--window {window})" if window > 0 else "shorten the prompt"
     reader.check([row], length, advice)
     if length < spec.max_length:
-        notes.append(f"--max-length is {length}: there is no room for longer answers")
+        notes.append(f"--max-length is reduced to {length}: a longer output does not fit")
     if reader.trained_length is not None and row.longest - 1 > reader.trained_length:
         window = reader.trained_length + 1 - answer - without_context
         advice = f"--window {window}" if window > 0 else "a shorter prompt"
         notes.append(
-            f"the longest row has {row.longest - 1:,} tokens, but {reader.name} was trained on "
-            f"rows of at most {reader.trained_length:,}: its answers may be unreliable; {advice} would fit"
+            f"the longest row has {row.longest - 1:,} tokens, but {reader.name} was trained on rows of at "
+            f"most {reader.trained_length:,}: the answers may be unreliable; use {advice}"
         )
     return spec.model_copy(update={"max_length": length}), notes
 

@@ -54,7 +54,7 @@ class LanguageModelReader(RunReader, CausalReader):
         issues = (window_issue(mechanism.state, mechanism.by_distance) for mechanism in mechanisms)
         self.window_refusal = next(filter(None, issues), "")
         if isinstance(model, CountedModel):
-            self.window_refusal = "it has no attention"
+            self.window_refusal = "the model has no attention"
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.target.encode([text])[0]

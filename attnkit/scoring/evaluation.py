@@ -281,7 +281,7 @@ def evaluate_lines(
         saved.scores |= lines.scores(missing, saved, eval)
     stored.warnings = lines.warnings(names, saved, eval)
     if missing and not results.writable:
-        stored.warnings.append("scores are not kept, as the run cannot be written")
+        stored.warnings.append("scores are not saved, because the run is not writable")
     elif missing and main:
         saved.write(results)
     return saved.row(lines.system).only(names)
@@ -360,7 +360,7 @@ class RunLines:
             out += warnings(saved.texts, self.references, metrics, eval)
         decoding = stored.decode if metrics and stored.decode else Decoding()
         if decoding.truncated:
-            cut = f"inputs cut to data.max_length={self.run.recipe.data.max_length} tokens"
+            cut = f"inputs truncated to data.max_length={self.run.recipe.data.max_length} tokens"
             out.append(f"{cut}: {decoding.truncated} of {decoding.lines}")
         if decoding.unfinished > SHARE * decoding.lines:
             out.append(

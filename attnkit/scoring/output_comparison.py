@@ -229,8 +229,8 @@ def _common_parts(runs: Sequence[Run], split: str | None, methods: Sequence[str]
     common = [part for part in common if _split_name(part) == split]
     if not common:
         raise MissingInputError(
-            "nothing is scored alike in all runs: score one split with `attnkit eval --split`, "
-            "questions by the same recipe"
+            "no split is scored with the same settings in all runs: score one split with `attnkit eval "
+            "--split`, questions with the same recipe"
         )
     contexts = max(part.contexts or 0 for part in common)
     by_method = {part.method: part for part in common if (part.contexts or 0) == contexts}
@@ -301,8 +301,7 @@ def scored_lines(run: Run, corpus: RunCorpus, scored: StoredSplit) -> list[Score
     references = digest(*[line.references for line in lines])
     if (source, references) != (scored.digests.source, scored.digests.references):
         raise DataError(
-            f"{run.path}: the corpus or the recipe has changed since it was scored: "
-            f"run `attnkit eval {run.path}` again"
+            f"{run.path}: the corpus or the recipe has changed since scoring: run `attnkit eval {run.path}` again"
         )
     return lines
 
@@ -327,7 +326,7 @@ def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
         f"{system.name} " + ", ".join(f"{key}={getattr(search, key)}" for key in differing)
         for system, search in zip(systems, searches, strict=True)
     )
-    return (f"decoded by different searches: {'; '.join(settings)}",) if differing else ()
+    return (f"decoded with different search settings: {'; '.join(settings)}",) if differing else ()
 
 
 def _names(runs: Sequence[Run], saved: Sequence[SavedScores]) -> list[str]:
@@ -379,11 +378,12 @@ def _metric(usable: Sequence[str], name: str | None, task: str) -> str:
     (metric, *others) = expand([name])
     if others or not _scores_lines(metric):
         choices = ", ".join(m for m in METRICS if m in usable or (is_text(m) and _scores_lines(m)))
-        issue = "stands for several metrics" if others else "does not judge single sentences"
+        issue = "is a group of metrics" if others else "does not score single sentences"
         raise UsageError(f"--metric {name}: {issue}; choose from {choices}")
     if not is_text(metric):
         raise UsageError(
-            f"--metric {metric}: not stored alike in all runs: run `attnkit eval --metrics {metric}` on them first"
+            f"--metric {metric}: not stored with the same settings in all runs: run `attnkit eval "
+            f"--metrics {metric}` on all runs first"
         )
     return metric
 

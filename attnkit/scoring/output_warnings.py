@@ -72,8 +72,8 @@ def unread_text(references: Sequence[Sequence[str]], metrics: Iterable[str], eva
     rouge = [name for name in names if METRICS[name].family == "rouge"]
     kept = sum(number for letter, number in letters.items() if letter in _ROUGE_READS)
     if rouge and eval.words == "classic" and total - kept > MAX_LOST * total:
-        text = "the classic tokenizer reads a-z and 0-9 only and cuts words at other letters: it "
-        warn(rouge, text + "keeps", kept / total, f"; use {BY_UNICODE}")
+        text = "the classic tokenizer keeps only a-z and 0-9 and splits words at other letters:"
+        warn(rouge, text, kept / total, f" remain; use {BY_UNICODE}")
     unspaced = sum(len(run) for text in texts for run in _RUNS.findall(text))
     if unspaced <= MAX_UNSPACED * total or "none" in eval.tokenizers:
         return out
@@ -83,8 +83,8 @@ def unread_text(references: Sequence[Sequence[str]], metrics: Iterable[str], eva
     ):
         affected = [name for name in names if METRICS[name].cut_by == key and name not in NOT_SPLIT]
         if unsplit and affected:
-            text = f"{tokenizer} does not cut text without spaces into words, which"
-            warn(affected, text, unspaced / total, f" are in; use {advice}")
+            text = f"{tokenizer} does not split text without spaces into words, but"
+            warn(affected, text, unspaced / total, f" are in such text; use {advice}")
     return out
 
 

@@ -49,7 +49,7 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     """
     out: NDArray[np.float64] = sum(group.all_gather_object(_part(model, encoded)), np.zeros(()))
     if not np.isfinite(out).all():
-        raise NotFiniteError("the model answers NaN or infinity: its weights are damaged; train again")
+        raise NotFiniteError("the model outputs NaN or infinity: its weights are damaged; train again")
     return out
 
 

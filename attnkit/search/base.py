@@ -71,8 +71,8 @@ def max_output_length(model: Model, source: Int[Tensor, "B S"], max_length: int)
     left = model.limit - (source.shape[1] if model.shape == "decoder" else 0)
     if left < 1:
         raise DataError(
-            f"the input has {source.shape[1]} tokens and the model {model.limit} positions for "
-            "input and output together: shorten the input"
+            f"the input has {source.shape[1]} tokens, but the model has {model.limit} positions for input "
+            "and output together: shorten the input"
         )
     return min(max_length, left)
 
@@ -219,8 +219,8 @@ def normalized_score(logprob: float, length: int, length_penalty: float) -> floa
 def raise_nan(lines: Sequence[int]) -> None:
     """Raise NotFiniteError for a batch of lines (0-based) in which the model returned NaN."""
     raise NotFiniteError(
-        f"the model answers NaN in the batch of lines {min(lines) + 1} to {max(lines) + 1}: "
-        "its weights are damaged; train again or use another checkpoint"
+        f"the model outputs NaN in the batch of lines {min(lines) + 1} to {max(lines) + 1}: its "
+        "weights are damaged; train again or use another checkpoint"
     )
 
 

@@ -86,7 +86,7 @@ def classify(
             source = pad([sources[row] for row in batch], model.output.weight.device)
             log_probs = label_log_probs(model, source, label_ids)
             if not log_probs.isfinite().all():
-                raise NotFiniteError("the model answers NaN or infinity: its weights are damaged; train again")
+                raise NotFiniteError("the model outputs NaN or infinity: its weights are damaged; train again")
             scores |= zip(batch, log_probs.tolist(), strict=True)
         counts.lines += len(lines)
         counts.empty += len(lines) - len(rows)

@@ -85,7 +85,7 @@ def axes_difference(first: AttentionMatrix, other: AttentionMatrix) -> str | Non
     for name, sides in pairs.items():
         ours, theirs = ([(token.text, token.special) for token in side] for side in sides)
         if ours != theirs:
-            return f"their {name} are different tokens"
+            return f"the {name} are different tokens"
     return None
 
 
@@ -102,7 +102,7 @@ def notes(maps: AttentionMaps) -> tuple[str, ...]:
         prefix = "" if len(static) == len(maps.layers) else f"{_numbers('layer', static, mean=False)}: "
         lines.append(f"{prefix}{STATIC}")
     if not all(layer.exact for layer in maps.layers):
-        lines.append("effective: what the mechanism amounts to; it never forms this matrix")
+        lines.append("effective: a matrix with the same output, which the mechanism itself never computes")
     distances = [layer.distance for layer in maps.layers if layer.distance]
     if distances and len(distances) == len(maps.layers):
         mean = sum(map(sum, distances)) / sum(map(len, distances))

@@ -114,13 +114,13 @@ def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
 
 def _notes(points: Sequence[Point]) -> list[str]:
     notes = [
-        f"x {BASELINE}: how many times faster than torch's scaled_dot_product_attention in the same"
-        " rounds; medians over the rounds",
+        f"x {BASELINE}: speed relative to torch's scaled_dot_product_attention in the same rounds; "
+        "medians over the rounds",
         "peak: memory beyond inputs, parameters and libraries",
     ]
     names = {point.label.partition(":")[0] for point in points} & {*mechanisms.names()}
     if layered := sorted(name for name in names if mechanisms.facts(name).layered):
-        notes.append(f"{', '.join(layered)}: mean time of its layers, peak of the largest")
+        notes.append(f"{', '.join(layered)}: mean time of the layers, peak of the largest layer")
     reasons = [m.why for point in points for m in point.passes.values() if m.why]
     return notes + list(dict.fromkeys(reasons))
 

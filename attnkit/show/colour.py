@@ -131,7 +131,7 @@ def scaled(
     if scale == "log":
         low, high = FLOOR, max(high, 10 * FLOOR)
         share = np.log(np.maximum(size, FLOOR) / FLOOR) / np.log(high / FLOOR)
-        notes.insert(0, f"weights below {FLOOR:g} look like it")
+        notes.insert(0, f"weights below {FLOOR:g} are drawn as {FLOOR:g}")
     else:
         low, high = 0.0, 1.0
         top = size.max(-1, keepdims=True, initial=0)

@@ -24,7 +24,7 @@ from attnkit.text import short_number
 Axis = Literal["contexts", "length", ""]
 """Quantity whose values are columns: `contexts` for questions; `length` for windows of running text or generated rows;
 empty: a table without such columns."""
-FROM = {"run": "the recipe of each run", "recipe": "the recipe named here", "command line": "the command line"}
+FROM = {"run": "the recipe of each run", "recipe": "the given recipe", "command line": "the command line"}
 """Sources of the search settings."""
 LEARNING_RATE = "train.lr"
 RUN_OF_A_SEED = re.compile(r"(.*/)?([^/]+)/seed-(\d+)(.*)")
@@ -130,12 +130,12 @@ def _questions(rows: Sequence[ScoreRow]) -> list[str]:
         by_contexts = " (contexts)" * (len({*counts}) > 1)
         notes.append(f"questions{by_contexts}: {_grouped([row.contexts for row in split_rows], counts)}")
     if any(row.contexts == 1 for row in rows):
-        notes.append("1 context: what the question needs, alone")
+        notes.append("1 context: only the passages that the question needs")
     for method in dict.fromkeys(row.method for row in rows if row.cut):
         split_rows = [row for row in rows if row.cut and row.method == method]
         shares = [f"{row.cut:,} of {row.sentences:,} questions" for row in split_rows]
         cut = _grouped([row.contexts for row in split_rows], shares, always=True)
-        notes.append(f"{method} lost contexts that did not fit one row (contexts): {cut}")
+        notes.append(f"{method} truncated contexts that did not fit one row (contexts): {cut}")
     return notes
 
 
@@ -143,8 +143,8 @@ def _lengths(rows: Sequence[ScoreRow]) -> list[str]:
     """Return a note that explains lengths."""
     if generated := corpus_cards.row_length(rows[0].system.corpus):
         low, high = generated.trained
-        return [f"each length: rows of so many {generated.unit}; trained on {low} to {high}"]
-    return ["each length: the whole text, cut in windows of so many tokens (blocks)"]
+        return [f"each length: rows with this number of {generated.unit}; trained on {low} to {high}"]
+    return ["each length: the whole text, split into windows of this number of tokens (blocks)"]
 
 
 def _seeds(rows: Sequence[ScoreRow], axis: Axis) -> list[str]:
@@ -199,7 +199,7 @@ def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
     if len(systems) < 2 or not rates:
         return notes
     if len(rates) == len(systems) and len({*rates.values()}) == 1:
-        return [*notes, f"lr not tuned: one learning rate serves all rows, {[*rates.values()][0]}"]
+        return [*notes, f"lr not tuned: {[*rates.values()][0]} in all rows"]
     listed = _grouped([*rates], [*rates.values()], always=True)
     return [*notes, f"lr not tuned, but set by the recipe: {listed}"]
 
@@ -231,7 +231,7 @@ def _conditions(comparison: Comparison) -> list[str]:
             reasons.setdefault(" to ".join(labels), {})[reason] = None
     if reasons:
         listed = "; ".join(f"{systems} (other {', '.join(conditions)})" for systems, conditions in reasons.items())
-        notes.append(f"not comparable, so not tested, differences in parentheses: {listed}")
+        notes.append(f"not comparable, so not tested (differences in parentheses): {listed}")
     return notes
 
 
@@ -251,7 +251,7 @@ def _significance(comparison: Comparison, axis: Axis) -> list[str]:
     marks = [SEPARABLE_NOTE] if comparison.best and not axis else []
     if not differences:
         return marks
-    condition = {"contexts": " with as many contexts", "length": " at the same length", "": ""}[axis]
+    condition = {"contexts": " with the same number of contexts", "length": " at the same length", "": ""}[axis]
     notes = [f"difference: to {joined(_baseline(d.baseline, rows) for d in differences)}{condition}"]
     if tested := [difference for difference in differences if difference.tested]:
         generated = corpus_cards.row_length(rows[0].system.corpus)
@@ -290,7 +290,7 @@ def _needed(tested: Sequence[SystemDifference]) -> list[str]:
     }
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())
     title = metric_facts(tested[0].metric).title
-    return [f"seeds that would show such a difference in {title} in 4 of 5 comparisons: {listed}"] if counts else []
+    return [f"seeds needed to detect such a difference in {title} in 4 of 5 comparisons: {listed}"] if counts else []
 
 
 def _published(comparison: Comparison) -> list[str]:

@@ -81,7 +81,7 @@ def few_items_note(items: int, noun: str) -> str:
         return ""
     stars = "* and **" if items < 6 else "**"
     min_p = f"{2.0 ** (1 - items):.2g}"
-    return f"only {items} {noun}: a test of signs could not reach p below {min_p}, so {stars} here cannot be trusted"
+    return f"only {items} {noun}: a sign test cannot reach p below {min_p}, so {stars} are not reliable here"
 
 
 def interval_note(tests: Iterable[Difference]) -> str:
@@ -95,8 +95,8 @@ def interval_note(tests: Iterable[Difference]) -> str:
     margins = " or ".join([*sorted(points), *sorted(ratios)])
     perplexity_note = " (perplexity: in percent of the baseline's)" if ratios else ""
     return (
-        f"[low, high]: 95 % interval of the difference, not corrected{perplexity_note}; level: all of "
-        f"it lies within {margins}, whatever p"
+        f"[low, high]: 95 % interval of the difference, not corrected{perplexity_note}; level: the "
+        f"whole interval lies within {margins}, for any p"
     )
 
 
@@ -110,29 +110,29 @@ def scope_note(tests: Sequence[tuple[str, Difference]], noun: str, trained: bool
     """
     covers_seeds = any(test.seed_degrees for _, test in tests)
     if not covers_seeds and not trained:
-        return f"intervals and p tell whether other test {noun} would show the difference between these systems"
+        return f"intervals and p cover other test {noun}, for these systems"
     if not covers_seeds:
         return (
-            f"provisional: one seed each: intervals and p tell whether other test {noun} would "
-            "show the difference between these trained models, not whether training again would"
+            f"provisional, as each system has one seed: intervals and p cover other test {noun}, not "
+            "other training seeds"
         )
     text = f"intervals and p cover other test {noun} and other training seeds"
     single_seed = dict.fromkeys(name for name, test in tests if not test.seed_degrees)
     borrowing = dict.fromkeys(name for name, test in tests if test.provisional and test.seed_degrees)
     if borrowing:
         text += (
-            f"; provisional: {', '.join(borrowing)}: one of the two rows has one seed, so the "
-            "spread over seeds is that of the other row"
+            f"; provisional: {', '.join(borrowing)}: one of the two rows has one seed, so the spread over "
+            "seeds comes from the other row"
         )
     if single_seed:
-        text += f"; provisional: {', '.join(single_seed)}: one seed each, so test {noun} alone are covered"
+        text += f"; provisional: {', '.join(single_seed)}: one seed each, so only other test {noun} are covered"
     return text
 
 
 FEW_ITEMS = 8
 """Minimum number of pairs for which the p-value of a sign test can be below 0.01."""
 SEPARABLE_NOTE = (
-    "^: not separable from the best: its corrected p against the best of the column is 0.05 or "
-    "more (multiple comparisons with the best, Hsu 1984), which does not mean equal"
+    "^: not separable from the best of the column: the corrected p is 0.05 or more (multiple "
+    "comparisons with the best, Hsu 1984); this does not mean equal"
 )
 NO_TESTS = "no intervals, p-values or marks (^): eval.bootstrap is 0"

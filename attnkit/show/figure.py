@@ -82,7 +82,7 @@ def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
         shown = ", ".join(f"U+{ord(c):04X}" for c in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         hint = (
-            f"no installed font has {shown}{more}, drawn as boxes: install one, such as Debian's "
+            f"no installed font has {shown}{more}, drawn as boxes: install a font such as Debian's "
             "fonts-noto-cjk or fonts-noto-core (notofonts.github.io)"
         )
         yield [hint] if missing else []

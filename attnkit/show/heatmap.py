@@ -43,7 +43,7 @@ class Heatmap:
         if matrix.title:
             yield text(matrix.title, "bold")
         if not matrix.weights.size:
-            yield text("nothing to show: no token is left on an axis")
+            yield text("nothing to show: an axis has no tokens")
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
             colours = TerminalColours(colour_system(console), shares.palette)
@@ -74,7 +74,7 @@ class Heatmap:
         if rows * columns > 1:
             caption.append(f"a cell is the {colours.pooled_value} of {rows} x {columns} (queries x keys)")
         if half or rows > 1:
-            caption.append(f"a line is {rows * (1 + half)} queries, named by the first")
+            caption.append(f"a line is {rows * (1 + half)} queries, labelled by the first")
         if numbered:
             first = matrix.first_key
             heads = [ruler(range(first, first + len(keys), columns), cell)]

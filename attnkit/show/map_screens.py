@@ -42,7 +42,7 @@ class MapGrid:
         selection = selection_text(maps) or "all heads"
         yield text(f"{NAMES[maps.kind]}, {selection}: {mechanisms(maps)}", "bold")
         if not maps.weights.size:
-            yield text("nothing to show: no token is left on an axis")
+            yield text("nothing to show: an axis has no tokens")
             return
         bounds = limits([maps.weights])
         shares = [[scaled(head, self.scale, bounds=bounds) for head in layer] for layer in maps.weights]
@@ -114,7 +114,7 @@ class MapComparison:
         name = self.captures[0].model
         for capture, matrix in zip(self.captures[1:], self.matrices[1:], strict=True):
             if reason := axes_difference(first, matrix):
-                yield text(f"no difference of {capture.model} and {name}: {reason}")
+                yield text(f"no difference map of {capture.model} and {name}: {reason}")
             else:
                 yield text(f"{capture.model} minus {name}", "bold")
                 yield Heatmap(replace(matrix.minus(first), title=""))

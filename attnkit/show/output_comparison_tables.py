@@ -12,7 +12,7 @@ from attnkit.show.word_marks import mark_differences
 from attnkit.text import contains_answer
 
 EMPTY = "(empty)"
-MARKS_NOTE = "[words]: not in the reference at this place; [_]: words of it are missing"
+MARKS_NOTE = "[words]: not in the reference at this position; [_]: words of the reference are missing"
 
 
 def tables(compared: ComparedOutputs) -> list[Table]:
@@ -43,8 +43,8 @@ def _systems(compared: ComparedOutputs) -> Table:
     ]
     notes = [
         *compared.notes,
-        f"better, worse: {noun} by {facts.title}{direction_note(compared.metric)}, compared with "
-        f"{compared.names[0]}; the rest are equal",
+        f"better, worse: {noun} with a better or worse {facts.title}{direction_note(compared.metric)} "
+        f"than {compared.names[0]}; the others are equal",
     ]
     if tests := [(system.name, system.difference) for system in systems if system.difference]:
         resamples = compared.systems[0].run.recipe.eval.bootstrap
@@ -53,7 +53,7 @@ def _systems(compared: ComparedOutputs) -> Table:
         notes.append(scope_note(tests, noun, trained=True))
     if not is_qa:
         columns.insert(6, Column("repetition", attrgetter("repetition"), "{:.2f}", priority=2))
-        notes.append("repetition: seq-rep-4, % of the 4-grams of an output that it had before")
+        notes.append("repetition: seq-rep-4, % of the 4-grams that occur earlier in the same output")
     contexts, lines = compared.part.contexts, len(compared.lines)
     parts = [compared.part.split]
     parts += [f"{contexts} context{'s' * (contexts != 1)}"] if contexts else []

@@ -31,7 +31,7 @@ def overview_table(overview: Overview) -> Table:
     ]
     units = (f"{column.title}: {column.unit}, to {column.baseline}" for column in overview.columns)
     notes = [
-        f"differences to the baseline, whose own score stands in its row; {UNDECIDED}: the 95 % "
+        f"differences to the baseline; the row of the baseline has its score; {UNDECIDED}: the 95 % "
         "interval covers 0; \u00b9: one seed; -: nothing to compare",
         *units,
         *_provisional(overview),
@@ -67,7 +67,7 @@ def forest_table(overview: Overview) -> Table:
 
 def _provisional(overview: Overview) -> list[str]:
     cells = (cell for column in overview.columns for cell in column.cells.values())
-    return ["provisional where one of the two has one seed"] if any(cell.provisional for cell in cells) else []
+    return ["provisional if one of the two systems has one seed"] if any(cell.provisional for cell in cells) else []
 
 
 def _cell(column: OverviewColumn, name: str) -> Cell:

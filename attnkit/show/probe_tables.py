@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from attnkit.scoring import Score
 
 CAVEAT = (
-    "with many heads one can be found for almost any story: choose it first, and see whether it "
-    "does the same in other sentences, and what is lost without it (attnkit probe heads)"
+    "with many heads, some head fits almost any hypothesis: choose a head first, test the head "
+    "on other sentences, and ablate the head (attnkit probe heads)"
 )
 
 
@@ -69,7 +69,7 @@ def heads_table(title: str, importance: "Importance") -> Table:
         f"rows: {importance.rows:,}",
         "loss: how much worse than the full model; "
         + significance_note("rows", importance.resamples, len(importance.effects), "heads"),
-        "a head without loss is not necessarily idle: other heads may compensate for it",
+        "no loss does not mean that a head is unused: other heads may compensate for the ablation",
     ]
     rows = [None, *importance.effects]
     return Table.of(f"{title}, one head ablated", rows, fields, notes, record=record)
@@ -140,14 +140,14 @@ def entropy_table(title: str, entropies: "Sequence[HeadEntropy]") -> Table:
     order = {key: index for index, key in enumerate(heads)}
     rows = sorted(entropies, key=lambda head: order[head.kind, head.layer.number, head.head])
     notes = [
-        "entropy: of each query's weights, in bits, averaged over queries; of maximum: as a share "
-        "of the largest, log2 of the keys that the query sees",
-        "gradient: half the L1 norm of the derivative of the weights by the scores, 1 - sum p^2",
+        "entropy: of each query's weights, in bits, averaged over queries; of maximum: as a share of "
+        "the maximum, log2 of the number of visible keys",
+        "gradient: half the L1 norm of the derivative of the weights with respect to the scores, 1 - sum p^2",
     ]
     if any(head.spread.entropy is None for head in entropies):
-        notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
+        notes.append("-: rows are not distributions (negative weights, or sums other than 1)")
     if any(head.spread.gradient is None for head in entropies):
-        notes.append("a map that is no softmax of scores has no gradient by them")
+        notes.append("a map without a softmax has no gradient with respect to scores")
     return Table.of(title, rows, fields, notes)
 
 
@@ -185,7 +185,7 @@ def rank_table(title: str, rows: Sequence[RankRow]) -> Table:
     notes = (
         "effective rank: exp of the entropy of the normalised singular values; of maximum: as a "
         f"share of the tokens; numerical rank: singular values above {THRESHOLD:g} of the largest",
-        "averaged over rows and heads; lowest and highest: of the heads",
+        "averaged over rows and heads; lowest, highest: over heads",
     )
     return Table.of(title, rows, fields, notes)
 
@@ -205,6 +205,6 @@ def reading_table(maps: "AttentionMaps", reader: str, read: str) -> Table:
         Column("reads most", lambda head: head.most_read, str, "most_read", align="left", priority=1),
         Column("weight", lambda head: head.highest, "{:.2f}", "highest", priority=1),
     )
-    title = f"{NAMES[maps.kind]}: what {reader} reads of {read}, each head"
-    meaning = "weights: summed over the tokens of a word, averaged over those of the word that reads"
+    title = f"{NAMES[maps.kind]}: weight from {reader} to {read} in each head"
+    meaning = "weights: summed over the tokens of the word read, averaged over the tokens of the reading word"
     return Table.of(title, rank_heads(maps, reader, read), fields, (meaning, CAVEAT))

@@ -33,8 +33,8 @@ def recipes(entries: Iterable[tuple[RecipeFile, str]]) -> Table:
         ),
     )
     note = (
-        "`attnkit recipe show NAME` prints one; `attnkit recipe explain NAME` says what it means "
-        "and costs; `attnkit recipe list --corpora` says what the corpora are"
+        "`attnkit recipe show NAME` prints a recipe; `attnkit recipe explain NAME` describes its "
+        "values and cost; `attnkit recipe list --corpora` lists the corpora"
     )
     return Table.of("", entries, fields, [note])
 
@@ -54,7 +54,7 @@ def corpora(cards: Iterable["Card"]) -> Table:
         Column("languages", lambda card: " ".join(card.languages), align="left", priority=1),
         Column("task", lambda card: card.task, align="left", priority=2),
     )
-    note = "manual: place the files yourself; attnkit says where to get what is missing"
+    note = "manual: place the files yourself; the error for a missing file says how to obtain the file"
     return Table.of("", cards, fields, [note])
 
 
@@ -120,12 +120,12 @@ def read_values(recipe: Recipe) -> dict[str, str]:
 def costs(measured: "Mapping[str, Cost]", recipes: Mapping[str, Recipe]) -> Table:
     """Return the parameters, memory, padding and time of each variant."""
     notes = [
-        "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
-        "PyTorch; the allocator of Linux may hold up to 1.7 times as much"
+        "memory: live tensors at the largest batch in float32, besides about 0.3 GB for Python and "
+        "PyTorch; the Linux allocator may hold up to 1.7 times this size"
     ]
     runs = {name: len(recipes[name].train.seeds) for name in measured}
     if not all(cost.padding for cost in measured.values()):
-        notes.append("without the data: vocabularies of the size in the recipe, rows of 32 tokens")
+        notes.append("data not read: vocabulary sizes are those of the recipe, and rows have 32 tokens")
     paces = [(cost.pace, runs[name]) for name, cost in measured.items() if cost.pace]
     counted = [name for name in measured if recipes[name].model.count_based]
     if counted:

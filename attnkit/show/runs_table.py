@@ -98,6 +98,6 @@ def _notes(runs: Sequence[RunStatus]) -> tuple[str, ...]:
     notes = [total]
     if any(run.differs for run in runs):
         reference = "the baseline" if any(run.baseline for run in runs) else "most runs of the recipe"
-        notes.append(f"differs in: keys of the recipe with another value than {reference} has")
+        notes.append(f"differs in: recipe keys whose value differs from {reference}")
     notes += [f"{run.path.as_posix()}: {run.fault}" for run in runs if run.fault]
     return tuple(notes)

@@ -175,7 +175,7 @@ class Table:
                 hidden = [c.slug for i, c in enumerate(self.columns) if i not in shown]
                 if hidden:
                     width, left_out = options.max_width, ", ".join(dict.fromkeys(hidden))
-                    yield _text(f"left out at {width} columns: {left_out}; {self.hint}", options, "dim")
+                    yield _text(f"columns omitted at width {width}: {left_out}; {self.hint}", options, "dim")
                 return
         yield from self._blocks(options)
 

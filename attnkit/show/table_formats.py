@@ -73,7 +73,7 @@ def latex(table: Table) -> str:
     notes = [r"\par\smallskip"] if table.notes else []
     notes += [rf"{{\footnotesize {_latex_text(note)}\par}}" for note in table.notes]
     hint = "" if table.hint == WIDER_HINT else f" ({table.hint})"  # LaTeX is as wide on any terminal
-    left_out = f"; left out: {', '.join(hidden)}{hint}" if hidden else ""
+    left_out = f"; omitted: {', '.join(hidden)}{hint}" if hidden else ""
     lines = [
         r"\begin{table}",
         rf"% needs \usepackage{{booktabs}} \usepackage{{graphicx}}{left_out}",

@@ -74,15 +74,15 @@ def notes(trace: "Trace") -> Iterator[str]:
         name = trace.contexts[source.context].name
         yield f"source: context {source.context + 1} {one_line(name)} ({source.share:.0%})"
     if not trace.text_tokens:
-        yield "the answer is empty: its first token was the end"
+        yield "the answer is empty: the first token is the end token"
     unselected = len(trace.contexts) - len(trace.selected_contexts())
     if unselected and trace.selects_contexts and trace.text_tokens:
         yield f"never selected: {unselected:,} of {len(trace.contexts):,} contexts"
     if agreed := sum(token.agreed for token in trace.text_tokens):
         grey = "grey [.]" if trace.selects_contexts else "grey"
         yield (
-            f"{grey}: {agreed:,} of {len(trace.text_tokens):,} tokens, which the model would write "
-            "without any context too"
+            f"{grey}: {agreed:,} of {len(trace.text_tokens):,} tokens, which the model would also "
+            "generate without context"
         )
 
 

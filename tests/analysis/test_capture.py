@@ -218,7 +218,7 @@ def test_errors_name_the_text_among_several(runs: dict[str, Run]) -> None:
             sections("synthesizer-random", "decoder", shape="encoder-decoder"),
             "a",
             "cat " * 40,
-            "the text with its target: 41 tokens, special ones included, but the model reads at most",
+            "the text with its target: 41 tokens, special tokens included, but the model reads at most",
         ),
         (sections(role="decoder", positions="learned"), "cat " * 60, None, "reads at most 50"),
     ],
@@ -229,7 +229,7 @@ def test_texts_beyond_the_limit_are_refused_with_both_lengths(
     run = run_of(tmp_path, section, task="language-modeling" if target is None else "translation")
     with pytest.raises(DataError, match=words) as error:
         capture(run, text, target=target, device="cpu")
-    assert "shorten it, or train with a longer data.max_length" in str(error.value)
+    assert "shorten the text, or train with a larger data.max_length" in str(error.value)
 
 
 def test_an_output_at_the_limit_is_shown_as_far_as_it_was_read(tmp_path: Path) -> None:
@@ -238,14 +238,16 @@ def test_an_output_at_the_limit_is_shown_as_far_as_it_was_read(tmp_path: Path) -
     spec = SearchConfig(method="greedy", max_length=99, min_length=98)
     found = capture(run, "cat", search=spec, device="cpu")
     assert len(found.maps["decoder"].queries) == 25
-    assert found.facts["note"].endswith("the output was cut at 25 tokens")
+    assert found.facts["note"].endswith("the output was truncated to 25 tokens")
 
 
 def test_longer_texts_than_in_training_are_read_with_a_note(runs: dict[str, Run]) -> None:
     found = capture(runs["pair"], "cat " * 40, target="a", device="cpu")
     length = len(found.maps["encoder"].keys)
     assert length > LENGTH
-    assert found.facts["note"] == (f"a side has {length} tokens, and training had at most {LENGTH} (data.max_length)")
+    assert found.facts["note"] == (
+        f"the source or the output has {length} tokens, more than in training ({LENGTH}, data.max_length)"
+    )
     assert "note" not in capture(runs["pair"], "cat", target="a", device="cpu").facts
 
 
@@ -253,9 +255,9 @@ def test_maps_that_fill_the_memory_are_refused_before_decoding(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(InputBuilder, "with_search", None)
-    with pytest.raises(DataError, match=r"the text: its maps would take 6\.4 GB, and at most 4\.3"):
+    with pytest.raises(DataError, match=r"the text: the attention maps need 6\.4 GB, but the limit is 4\.3 GB"):
         capture(runs["pair"], "cat " * 19_999, kinds=["encoder"], layers=[0], heads=[1])
-    with pytest.raises(DataError, match="shorten it, or choose some by --kind, --layer and --head"):
+    with pytest.raises(DataError, match="shorten the text, or select maps by --kind, --layer and --head"):
         capture(runs["causal"], "cat " * 19_999, device="cpu")
 
 
@@ -263,7 +265,7 @@ def test_a_damaged_model_is_told(tmp_path: Path) -> None:
     reader = MapReader(run_of(tmp_path, sections()), device="cpu")
     with torch.no_grad():
         reader.model.output.weight[5:].fill_(float("nan"))
-    with pytest.raises(NotFiniteError, match="the model answers NaN or infinity"):
+    with pytest.raises(NotFiniteError, match="the model outputs NaN or infinity"):
         reader.read("cat", "a cat")
 
 

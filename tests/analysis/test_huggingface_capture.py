@@ -169,7 +169,7 @@ def test_maps_that_would_fill_the_memory_are_refused(opened: Any, monkeypatch: p
     monkeypatch.setattr("attnkit.analysis.maps.TEXT_WEIGHTS", 3 * 4 * 6**2 - 1)
     text = "The " * 3
     assert len(opened("gpt2").tokenizer(text)["input_ids"]) == 6
-    with pytest.raises(DataError, match="the text: its maps would take .* shorten it"):
+    with pytest.raises(DataError, match="the text: the attention maps need .* shorten the text"):
         capture(opened("gpt2"), text)
 
 
@@ -258,7 +258,7 @@ def test_the_output_is_what_generate_writes(name: str, method: Any, opened: Any)
     if written[-1] == model.tokenizer.eos_token_id:
         written.pop()
     elif len(written) > 5:
-        assert made.facts["note"] == "the output was cut at 6 tokens"
+        assert made.facts["note"] == "the output was truncated to 6 tokens"
     maps = made.maps["decoder"]
     assert [token.id for token in maps.queries] == written
     assert np.abs(maps.weights.sum(-1) - 1).max() < 1e-5
@@ -292,7 +292,7 @@ def test_sampling_leaves_the_random_state_alone(opened: Any) -> None:
     [
         ("gpt2", " ", {}, "the text is empty: give at least one word"),
         ("bart", "The", {"target": ""}, "the target is empty: give at least one word"),
-        ("bert", "The", {"target": "x"}, "an encoder writes nothing: leave target and search out"),
+        ("bert", "The", {"target": "x"}, "a model of shape encoder has no output: omit target and search"),
         ("gpt2", "The", {"kinds": ["cross"]}, "--kind cross: this model has decoder attention"),
         ("gpt2", "The", {"layers": [3]}, "--layer 3: decoder attention has layers 0 to 2"),
         ("gpt2", "The", {"heads": [7]}, "--head 7: decoder attention has heads 0 to 3"),
@@ -306,7 +306,7 @@ def test_what_is_not_there_is_refused(name: str, text: str, more: dict[str, Any]
 
 def test_texts_beyond_the_limit_are_refused(opened: Any) -> None:
     long = "The " * 80
-    with pytest.raises(DataError, match=r"the text: \d+ tokens, special .* at most 64: shorten it"):
+    with pytest.raises(DataError, match=r"the text: \d+ tokens, special .* at most 64: shorten the text"):
         capture(opened("gpt2"), long)
     with pytest.raises(DataError, match="the target: .* at most 64"):
         capture(opened("bart"), TEXT, target=long)
@@ -320,7 +320,7 @@ def test_the_longest_text_is_read_and_an_output_stops_at_the_limit(opened: Any) 
     assert len(opened("gpt2").tokenizer(text)["input_ids"]) == 60
     made = capture(opened("gpt2"), text, search=SearchConfig(method="greedy", max_length=50))
     assert made.maps["decoder"].weights.shape == (3, 4, 64, 64)
-    with pytest.raises(DataError, match="leaves .* no position for an output"):
+    with pytest.raises(DataError, match="leaves no position of .* for an output: shorten the text"):
         capture(opened("gpt2"), "The" * 64, search=SearchConfig(method="greedy"))
     limit = opened("roberta").limit  # two positions less than its table has rows but one
     longest = capture(opened("roberta"), "The" * (limit - 2))
@@ -330,15 +330,15 @@ def test_the_longest_text_is_read_and_an_output_stops_at_the_limit(opened: Any) 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     model = open_model(pretrained.saved(tmp_path, "gpt2"), device="cpu")
     model.model.transformer.h[1].attn.c_attn.weight.data.fill_(float("nan"))
-    with pytest.raises(NotFiniteError, match="answers NaN or infinity"):
+    with pytest.raises(NotFiniteError, match="outputs NaN or infinity"):
         capture(model, TEXT)
 
 
 @pytest.mark.parametrize(
     ("fault", "expected", "message"),
     [
-        (MemoryError(), MemoryLimitError, "no memory left: shorten the text"),
-        (RuntimeError("CUDA out of memory."), MemoryLimitError, "no memory left"),
+        (MemoryError(), MemoryLimitError, "out of memory: shorten the text"),
+        (RuntimeError("CUDA out of memory."), MemoryLimitError, "out of memory"),
         (IndexError("index 9\nmore"), DataError, "could not run the model: index 9"),
     ],
 )
@@ -361,7 +361,7 @@ def test_weights_of_another_form_are_refused(tmp_path: Path) -> None:
     """Longformer gives them by the distance of the key."""
     pretrained.SETTINGS["longformer"] = ("Longformer", "ForMaskedLM", pretrained.PLAIN | {"attention_window": 4})
     model = open_model(pretrained.saved(tmp_path, "longformer"), device="cpu")
-    with pytest.raises(DataError, match="encoder attention gives weights of shape .* 6 keys"):
+    with pytest.raises(DataError, match="encoder attention returns weights of shape .* 6 keys"):
         capture(model, "The animal didn")
 
 
@@ -372,7 +372,7 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
         {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     )
     model = open_model(pretrained.saved(tmp_path, "mamba"), device="cpu")
-    with pytest.raises(DataError, match="MambaForCausalLM gives no weights of decoder attention"):
+    with pytest.raises(DataError, match="MambaForCausalLM returns no weights of decoder attention"):
         capture(model, TEXT)
 
 
@@ -387,7 +387,7 @@ def test_scores_under_the_name_of_weights_are_refused(tmp_path: Path) -> None:
         },
     )
     model = open_model(pretrained.saved(tmp_path, "squeezebert"), device="cpu")
-    with pytest.raises(DataError, match="as encoder attention, so these are no weights"):
+    with pytest.raises(DataError, match="as encoder attention, which are not weights"):
         capture(model, TEXT)
 
 

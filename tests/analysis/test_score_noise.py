@@ -169,10 +169,10 @@ def test_recorded_maps_are_those_with_noise() -> None:
         (
             "linear",
             {},
-            "encoder attention is linear, which forms no scores of queries and keys to "
-            "add noise to; choose another --kind or --layer",
+            "encoder attention is linear, which has no attention scores to add noise to; choose another "
+            "--kind or --layer",
         ),
-        ("nystrom", {"kinds": ["encoder"]}, "encoder attention is nystrom, which forms no scores"),
+        ("nystrom", {"kinds": ["encoder"]}, "encoder attention is nystrom, which has no attention scores"),
         ("scaled-dot", {"sigmas": [0.0]}, "--sigma 0: must be above 0 and at most 20"),
         ("scaled-dot", {"sigmas": [1.0, math.nan]}, "--sigma nan"),
         ("scaled-dot", {"sigmas": [21.0]}, "--sigma 21"),

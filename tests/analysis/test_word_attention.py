@@ -31,11 +31,11 @@ def test_heads_are_ranked_by_the_sum_over_the_tokens_of_the_word() -> None:
 
 
 def test_a_word_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match=r"--to cat: .*'cat'; it has It, animal\.$"):
+    with pytest.raises(UsageError, match=r"--to cat: .*'cat'; the words are It, animal\.$"):
         rank_heads(MAPS, "it", "cat")
 
 
 def test_the_table_has_the_caveat() -> None:
     table = reading_table(MAPS, "it", "animal")
     assert [cell.text for cell in table.rows[0]] == ["0", "0", "0.80", "animal.", "0.80"]
-    assert "choose it first" in table.notes[-1]
+    assert "choose a head first" in table.notes[-1]

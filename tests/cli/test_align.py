@@ -51,8 +51,8 @@ def test_lines_longer_than_in_training_are_told(align: Caller, run: Run) -> None
     assert (done.code, done.out.count("\n")) == (0, 3)
     told = [line for line in done.err.splitlines() if "warning" in line]
     assert len(told) == 1
-    assert "line 2: a side has " in told[0]
-    assert told[0].endswith(f" tokens, and training had at most {longest} (data.max_length); so have 1 more")
+    assert "line 2: the source or the output has " in told[0]
+    assert told[0].endswith(f" tokens, more than in training ({longest}, data.max_length); 1 more line with notes")
     assert "warning" not in align(*FILES).err
 
 

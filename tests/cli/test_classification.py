@@ -137,9 +137,12 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
         (["eval", "--hyp", "a.jsonl", "--ref", "a.jsonl", "--metrics", "f1"], "needs a trained"),
         (
             ["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
-            "an encoder alone writes no answers",
+            "a model of shape encoder cannot generate text",
         ),
-        (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"], "has no output, so give no target"),
+        (
+            ["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
+            "a model of shape encoder has no output: omit the target",
+        ),
         (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "does not apply to"),
         (
             ["train", "a.yaml", "data.labels=[negative, fine]", "--fresh"],

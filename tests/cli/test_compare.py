@@ -151,4 +151,4 @@ def test_different_searches_are_told(attnkit: Any, tmp_path: Path) -> None:
     (run.path / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     run.record("scores.json", run.sha256("scores.json"))
     shown = " ".join(attnkit("runs/toy/good", str(run.path)).out.split())
-    assert "decoded by different searches: good beam=2; wide beam=7" in shown
+    assert "decoded with different search settings: good beam=2; wide beam=7" in shown

@@ -149,9 +149,9 @@ def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Caller) ->
     words = [*(word for name in names for word in ("--hyp", name)), "--ref", "ref.ru"]
     done = attnkit(*words, "--metrics", "rouge1,rougeL", "--format", "json")
     assert done.err == (
-        "attnkit: warning: a.ru and 2 more: ROUGE-1, ROUGE-L: the classic tokenizer reads a-z and "
-        "0-9 only and cuts words at other letters: it keeps 33.3 % of the letters and digits of "
-        "the references; use --words unicode (eval.words)\n"
+        "attnkit: warning: a.ru and 2 more: ROUGE-1, ROUGE-L: the classic tokenizer keeps only a-z "
+        "and 0-9 and splits words at other letters: 33.3 % of the letters and digits of the "
+        "references remain; use --words unicode (eval.words)\n"
     )
     assert json.loads(done.out)["rows"][0]["metrics"]["rouge1"]["score"] == 100
     done = attnkit(*words[:2], *words[-2:], "--metrics", "rouge1", "--words", "unicode", "--format", "json")
@@ -238,7 +238,7 @@ def test_published_figures_come_from_the_recipe_or_from_its_runs(attnkit: Caller
     of_runs = attnkit("runs", "--format", "markdown", "--device", "cpu").out
     assert "| 9.00 |" in of_runs
     assert "- published: Kept 2020; comparable" in of_runs
-    assert "- provisional: one seed each: intervals and p tell whether other test" in of_runs
+    assert "- provisional, as each system has one seed: intervals and p cover other test" in of_runs
     assert "runs/toy/{linear,vanilla}/seed-1" in of_runs
 
 

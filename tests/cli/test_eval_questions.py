@@ -62,9 +62,9 @@ def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: 
     kinds = {(one["variant"], one["method"]) for one in result["comparisons"]}
     assert len(kinds) == 7
     text = attnkit("toy.yaml").out
-    assert "difference: to other entropy with as many contexts" in text
+    assert "difference: to other entropy with the same number of contexts" in text
     assert "seeds: 1, 2 (base); 1 (other) (means over seeds)" in text
-    assert "concat lost contexts that did not fit one row (contexts): 6 of 6 " in text
+    assert "concat truncated contexts that did not fit one row (contexts): 6 of 6 " in text
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Caller, fo
     assert [row[2] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
     done = attnkit(*words[:3], "contexts.methods=[none]", "data.source=question", "--fresh", "--format", "markdown")
     assert table(done)[0] == ["metric", "model", "method", "1", "2", "4"]
-    assert "no question has 8 passages: left out" in done.err
+    assert "no question has 8 passages: omitted from contexts.counts" in done.err
     assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
 
 

@@ -92,7 +92,7 @@ def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, here: 
     assert title == "recall: test, by length in pairs"
     assert head.split() == ["metric", "variant", "4", "16"]
     assert [row.split()[-3] for row in rows[:2]] == ["plain", "linear"]
-    assert "each length: rows of so many pairs; trained on 2 to 8" in done.out
+    assert "each length: rows with this number of pairs; trained on 2 to 8" in done.out
     assert "difference: to plain at the same length" in done.out
     assert "paired bootstrap over rows" in done.out
     scores = json.loads((folder / "runs/recall/plain/seed-1/scores.json").read_text())

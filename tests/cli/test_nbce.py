@@ -246,10 +246,10 @@ def test_options_of_baselines_reach_them(nbce: Any, runs: Any) -> None:
     concat = said("--context", "long.txt", "--baseline", "concat", *SHORT)["concat"]
     (note,) = concat["notes"]
     assert note.startswith("the last ")
-    assert note.endswith(f"cut off to fit {LENGTH + 1 + 8} tokens, output included")
+    assert note.endswith(f"truncated to fit {LENGTH + 1 + 8} tokens, output included")
     long = "ein " * 2 * LENGTH  # longer than what it was trained on: no context has room
     (note,) = said("--prompt", long, "--baseline", "concat")["concat"]["notes"]
-    assert re.match(r"the last (\d+) of \1 tokens of context were cut off", note)
+    assert re.match(r"the last (\d+) of \1 context tokens were truncated", note)
 
 
 def test_a_trace_names_the_contexts_that_spoke(nbce: Any) -> None:
@@ -278,8 +278,8 @@ def test_empty_and_repeated_contexts_are_left_out_and_told_of(nbce: Any) -> None
     Path("empty.txt").write_text(" \n")
     done = nbce(*ASK, "--context", "empty.txt", "--context", "0.txt")
     assert done.out == nbce(*ASK).out
-    assert "left out 1 empty: empty.txt" in done.err
-    assert "left out 1 duplicate: 0.txt = 0.txt" in done.err
+    assert "1 empty context omitted: empty.txt" in done.err
+    assert "1 duplicate context omitted: 0.txt = 0.txt" in done.err
 
 
 def test_control_characters_reach_no_terminal(nbce: Any) -> None:
@@ -312,9 +312,9 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(nbce: Any, monke
     assert done.err.endswith("shorten the prompt\n")
     done = nbce("--context", "long.txt", "--prompt", "ein", "--window", "8")
     assert done.code == 0, done.err
-    assert "--max-length is 14: there is no room for longer answers" in done.err
+    assert "--max-length is reduced to 14: a longer output does not fit" in done.err
     done = nbce(*SHORT, "--context", "long.txt", "--prompt", "ein", "--window", "8", "--baseline", "concat")
-    assert "tokens of context were cut off" in " ".join(done.out.split())
+    assert "context tokens were truncated" in " ".join(done.out.split())
 
 
 def beyond(done: Done) -> tuple[str, ...] | None:

@@ -47,4 +47,4 @@ def test_a_template_changes_what_is_read(ask: Any, model: Path) -> None:
     assert ask("--template", "Text: {context} Question: {prompt} Answer:")[1] != plain
     code, _, err = ask("--template", "{prompt}")
     assert code == 2
-    assert "a template needs {context} once and {prompt} behind it" in err
+    assert "a template needs {context} once, and {prompt} after {context}" in err

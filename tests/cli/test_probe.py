@@ -81,8 +81,8 @@ def test_entropy_of_a_mechanism_without_softmax_says_why_there_is_none(probe: An
     path = str(other.path)
     done = probe("entropy", path, "--split", "test", "--kind", "encoder")
     assert done.code == 0, done.err
-    assert "no softmax of scores has no gradient" in done.out
-    assert "rows are no distributions" in done.out
+    assert "a map without a softmax has no gradient" in done.out
+    assert "rows are not distributions" in done.out
 
 
 def test_rank_of_runs_names_them_where_there_are_several(probe: Any, run: Run, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_mechanism_without_scores_is_refused_before_any_scoring(probe: Any, tm
     done = probe("noise", str(other.path), "--split", "test")
     assert done.code == 2
     assert done.refusal == (
-        "attnkit: error: encoder attention is linear, which forms no scores of queries and keys to "
-        "add noise to; choose another --kind or --layer"
+        "attnkit: error: encoder attention is linear, which has no attention scores to add noise to; "
+        "choose another --kind or --layer"
     )
     assert len(done.err.splitlines()) == 1

@@ -147,7 +147,7 @@ def test_explain_says_what_it_cannot_know_without_the_data(run: Caller, monkeypa
     code, out, err = run("explain", "m.yaml")
     assert code == 0
     assert "attnkit: warning: padding and time are not measured: " in err
-    assert "without the data: vocabularies of the size in the recipe" in out
+    assert "data not read: vocabulary sizes are those of the recipe" in out
     assert "%" not in out
 
 

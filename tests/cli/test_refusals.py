@@ -46,7 +46,7 @@ TABLE = """
 73 a.en a.de --output no/such/file :: no/such
 65 < a dog :: standard input:1: no ||| between source and target; add ||| or name two files
 # align lm
-2 a.en a.de :: word alignments come from cross attention, which a model of shape decoder
+2 a.en a.de :: word alignments need cross attention, which a model of shape decoder
 # bench attention
 2 liner :: called 'liner'; did you mean linear?
 2 --lengths 12..x :: --lengths '12..x': must be numbers such as 512,1000 or a range
@@ -152,7 +152,7 @@ TABLE = """
 2 --tokenize zhh :: did you mean zh?
 2 --words unicod :: did you mean unicode?
 2 --metrics meteors :: did you mean meteor?
-2 --metrics embedding-average :: or by --vectors FILE
+2 --metrics embedding-average :: or add --vectors FILE
 65 --metrics embedding-average --vectors ref.txt :: ref.txt:1: 'red' is not a finite number
 66 --metrics embedding-average --vectors none.vec :: word vectors: none.vec: no such file
 2 --format jsn :: did you mean json?
@@ -169,7 +169,7 @@ TABLE = """
 2 --model x --model x :: --model 'x' is given twice
 66 --model ./gone :: './gone': no such directory
 66 --model asked/runs/toy/gone :: asked/runs/toy/gone: no such folder
-2 --model asked/runs/toy/base/seed-1 --chat :: takes no chat or template
+2 --model asked/runs/toy/base/seed-1 --chat :: is a run; chat and template are for Hugging Face models only
 66 --model asked/runs/toy/base/seed-1 --split tset :: no split 'tset'
 2 --model asked/runs/toy/base/seed-1 --metrics perplexity :: perplexity does not apply
 2 --model x --baseline concta :: --baseline 'concta': did you mean concat?
@@ -210,7 +210,7 @@ TABLE = """
 # nbce lm
 66 --context none.txt --prompt x :: none.txt: no such file
 65 --contexts a.en --prompt x :: a.en:1:1: not JSON
-2 --prompt x :: there is no context: give one with --context FILE
+2 --prompt x :: there is no context: add --context FILE
 2 --context - --prompt x :: there is no context (1 empty)
 2 --context a.en a.de :: there is no prompt: add --prompt TEXT or --prompts FILE
 2 --context a.en a.de --prompt ' ' :: prompt 1 is empty
@@ -220,7 +220,7 @@ TABLE = """
 2 --weights a,b,c :: --weights 'a,b,c': must be numbers such as 0.5
 2 --pool entropie :: 'entropie': did you mean entropy?
 2 --beta -2 :: beta must be at least -1, got -2
-2 --top-p 2 :: top_p must be at least 0, at most 1, got 2
+2 --top-p 2 :: top_p must be from 0 to 1, got 2
 2 --baseline concta :: 'concta': did you mean concat?
 2 --baseline concat --alpha 1 :: of at least 0, with --baseline cad
 2 --baseline cad --alpha -1 :: --alpha -1: must be a number of at least 0
@@ -231,12 +231,12 @@ TABLE = """
 2 --pool best --trace :: --pool best merges no contexts
 2 --choices a :: --choices: give at least two answers
 2 --max-length 8 --choices a,b :: --max-length has no effect with --choices
-2 --chat :: takes no chat or template: leave it out
+2 --chat :: is a run; chat and template are for Hugging Face models only
 2 --dtype bfloat16 :: takes no dtype: leave it out
 # nbce
 66 ./no-run --context a.en --prompt x :: no-run
 2 hf --context a.en --prompt x --chat --offline :: has no chat template
-2 hf --context a.en --prompt x --template {prompt} --offline :: a template needs {context} once
+2 hf --context a.en --prompt x --template {prompt} --offline :: a template needs {context} once, and {prompt} after
 # plot
 2 logged --y overview,score :: overview and differences must be the only --y
 2 logged --save p.svg --size 3 :: --size '3': must be width and height
@@ -275,7 +275,7 @@ TABLE = """
 # report
 66 nowhere :: nowhere: no such folder of runs
 66 new/runs :: not scored yet: run `attnkit eval new/runs/toy/base/seed-1`
-66 new/runs -o o.svg :: is left out: not scored
+66 new/runs -o o.svg :: is omitted: not scored
 2 runs asked/runs :: make a report for each task
 2 runs -o r.txt :: unknown suffix '.txt'; choose from .html .htm .md
 73 runs -o no/r.html :: there is no folder no

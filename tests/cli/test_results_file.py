@@ -76,7 +76,7 @@ def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(here: Ca
     words = ("eval", GOOD_RESULTS, "--metrics", "ter,perplexity", "--format", "json")
     found = here(*words)
     assert found.code == 0, found.err
-    assert "scores are not kept, as the run cannot be written" in found.err
+    assert "scores are not saved, because the run is not writable" in found.err
     metrics = json.loads(found.out)["rows"][0]["metrics"]
     run = here("eval", "runs/toy/good", *words[2:], "--device", "cpu")
     assert metrics == json.loads(run.out)["rows"][0]["metrics"]

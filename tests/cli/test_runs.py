@@ -57,7 +57,7 @@ def test_every_run_is_a_line(runs: Path, here: Caller, monkeypatch: pytest.Monke
 def test_the_table_fits_and_says_what_it_leaves_out(width: int, runs: Path, command: Command) -> None:
     shown = command("runs", COLUMNS=str(width)).stdout
     assert max(map(len, shown.splitlines())) <= width
-    assert ("left out at 60 columns" in " ".join(shown.split())) == (width == 60)
+    assert ("columns omitted at width 60" in " ".join(shown.split())) == (width == 60)
     assert re.search(r"^quick/seed-1\s+(state )?\s*unfinished\b", shown, re.MULTILINE)
     assert ("train.lr:" in shown) == (width != 60)
 

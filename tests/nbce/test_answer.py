@@ -95,7 +95,7 @@ def test_windows_are_a_block_mask_over_one_row(variant: str) -> None:
 def test_windows_are_refused_where_caches_do_not_join(variant: str) -> None:
     with pytest.raises(UsageError, match="window does not work with toy: its attention .*another method"):
         ask(reader(variant=variant), "window", CONTEXTS, PROMPTS, GREEDY)
-    with pytest.raises(UsageError, match="encoder-decoder reads each context in a source"):
+    with pytest.raises(UsageError, match="encoder-decoder reads each context in a separate source"):
         ask(reader("encoder-decoder"), "window", CONTEXTS, PROMPTS, GREEDY)
 
 
@@ -120,7 +120,7 @@ def test_a_concatenation_that_does_not_fit_is_cut_and_says_so() -> None:
     room = 1 + 12 + len(chosen.encode("a dog")) + GREEDY.max_length
     (reply,) = ask(chosen, "concat", [texts], ["a dog"], GREEDY, limit=room)
     match = re.fullmatch(
-        rf"the last (\d+) of {len(ids)} tokens of context were cut off to fit {room} tokens, "
+        rf"the last (\d+) of {len(ids)} context tokens were truncated to fit {room} tokens, "
         "output included",
         reply.cut,
     )
@@ -137,7 +137,10 @@ def test_a_concatenation_that_does_not_fit_is_cut_and_says_so() -> None:
 def test_a_limit_without_room_for_prompt_and_answer_is_refused(method: str) -> None:
     chosen = reader()
     least = chosen.row("", "a dog").longest + GREEDY.max_length
-    with pytest.raises(UsageError, match=f"a row of {least - 1} tokens has no room for .* need {least}: lower"):
+    with pytest.raises(
+        UsageError,
+        match=f"the prompt and an output of .* need {least} tokens, but a row has at most {least - 1}: lower",
+    ):
         ask(chosen, method, [["one red dog"]], ["a dog"], GREEDY, limit=least - 1)
     (reply,) = ask(chosen, method, [["one red dog"]], ["a dog"], GREEDY, limit=least)
     assert "the last" in reply.cut
@@ -148,7 +151,7 @@ def test_a_concatenation_is_cut_to_the_positions_of_a_model() -> None:
     assert chosen.limit is not None
     for method in ("concat", "cad"):
         (reply,) = ask(chosen, method, [["one red dog"] * 200], ["a dog"], GREEDY)
-        assert reply.cut.endswith("cut off to fit toy")
+        assert reply.cut.endswith("truncated to fit toy")
     with pytest.raises(UsageError, match="--window"):
         ask(chosen, "entropy", [["one red dog " * 200]], ["a dog"], GREEDY)
 
@@ -250,7 +253,7 @@ def test_encoder_decoders_answer_by_every_method_that_needs_no_tail(method: str)
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(UsageError, match="'entropi' is not known: did you mean entropy"):
+    with pytest.raises(UsageError, match="'entropi': did you mean entropy"):
         ask(reader(), "entropi", CONTEXTS, PROMPTS, GREEDY)
     with pytest.raises(UsageError, match="prompt 2 has no context"):
         ask(reader(), "concat", [["a"], []], ["a", "b"], GREEDY)

@@ -70,9 +70,9 @@ def test_every_method_chooses_by_its_formula(method: str) -> None:
 
 def test_choices_that_cannot_be_told_apart_are_refused() -> None:
     made = reader("decoder")
-    with pytest.raises(UsageError, match="'a red dog' begins with the tokens of 'a red'"):
+    with pytest.raises(UsageError, match="'a red dog' begins with all tokens of 'a red'"):
         encode_choices(made, ["a red", "a red dog"])
-    with pytest.raises(UsageError, match="each once"):
+    with pytest.raises(UsageError, match="two or more distinct"):
         encode_choices(made, ["a red", "a red"])
-    with pytest.raises(UsageError, match="give at least two"):
+    with pytest.raises(UsageError, match="give two or more"):
         ask(made, "entropy", [CONTEXTS], [PROMPT], SPEC, choices=["a"])

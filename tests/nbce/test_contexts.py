@@ -50,12 +50,12 @@ def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.Monkey
     ("line", "place"),
     [
         ("{", "2:2: not JSON"),
-        ("3", "2: a line must be"),
-        ("  [1]", "2: a line must be"),
-        ('{"txt": "a"}', "2: a line must be"),
-        ('{"text": null}', "2: a line must be"),
-        ('{"contexts": ["a"]}', "2: a line must be"),
-        ("[" * 100_000, "2: not JSON that can"),
+        ("3", "2: each line must be"),
+        ("  [1]", "2: each line must be"),
+        ('{"txt": "a"}', "2: each line must be"),
+        ('{"text": null}', "2: each line must be"),
+        ('{"contexts": ["a"]}', "2: each line must be"),
+        ("[" * 100_000, "2: cannot read the JSON"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_place(tmp_path: Path, line: str, place: str) -> None:
@@ -90,11 +90,11 @@ def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "x,y\n1,2\n", "a.csv:1: no column is named text, and there are several: 'x, y'"),
+        ("a.csv", "x,y\n1,2\n", "a.csv:1: no column has the name text; rename one of the columns 'x, y'"),
         ("a.csv", "text,y\n1,2\n3\n", "a.csv:3: the line has 1 cell, but the first line has 2"),
         ("a.csv", 'text\n"a', "a.csv:2: not CSV: a quote is not closed"),
-        ("a.pdf", "%PDF", "a .pdf file is no plain text; convert it first: pdftotext "),
-        ("a.html", "<p>", "convert it first: pandoc -t plain "),
+        ("a.pdf", "%PDF", "a .pdf file is not plain text; convert the file first: pdftotext "),
+        ("a.html", "<p>", "convert the file first: pandoc -t plain "),
     ],
 )
 def test_what_is_no_text_and_no_table_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -115,7 +115,7 @@ def test_folders_and_patterns_stand_for_their_files(tmp_path: Path, monkeypatch:
     Path("empty").mkdir()
     with pytest.raises(MissingInputError, match=r"'empty': the folder has no file of \.txt, \.md"):
         find(["empty"])
-    with pytest.raises(MissingInputError, match="no file has such a name"):
+    with pytest.raises(MissingInputError, match="no file matches this pattern"):
         find(["n/*.csv"])
 
 
@@ -123,7 +123,7 @@ def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
     given_ = [context(*pair) for pair in (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]
     found, notes = prepare(given_, words)
     assert [one.text for one in found] == ["one", "two"]
-    assert notes == ["left out 2 empty: b, e", "left out 1 duplicate: d = a"]
+    assert notes == ["2 empty contexts omitted: b, e", "1 duplicate context omitted: d = a"]
     for none, why in (([], ""), ([context("")], r" \(1 empty\)"), ([context(""), context(" ")], r" \(2 empty\)")):
         with pytest.raises(UsageError, match=f"there is no context{why}: .*--context"):
             prepare(none, words)
@@ -134,7 +134,7 @@ def test_a_context_that_is_too_long_is_split() -> None:
     found, notes = prepare([context("two"), long], words, window=10)
     assert found[0].text == "two"
     assert all(words(one.text) <= 10 for one in found)
-    assert "contexts split into windows of 10 tokens: 1; rows: 5" in notes[0]
+    assert "1 context split into windows of 10 tokens (5 rows in total)" in notes[0]
     for one in found[1:]:
         assert one.text == long.text[one.start : one.end]
         assert one.name == f"a.txt[{one.start}:{one.end}]"

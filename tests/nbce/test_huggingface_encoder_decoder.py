@@ -95,7 +95,7 @@ def test_an_output_that_generation_begins_with_a_language_begins_so() -> None:
 def test_sources_that_are_too_long_empty_or_of_no_decoder_are_refused(tmp_path: Path) -> None:
     chosen = reader("bart")
     spec = SearchConfig(max_length=4)
-    with pytest.raises(UsageError, match="reads 64 at most: split"):
+    with pytest.raises(UsageError, match="reads at most 64: split"):
         answers(chosen, [[chosen.row("river " * 90, "Who?")]], None, spec)
     with pytest.raises(UsageError, match="the prompt is empty"):
         answers(chosen, [[chosen.row("river", " ")]], None, spec)
@@ -105,5 +105,5 @@ def test_sources_that_are_too_long_empty_or_of_no_decoder_are_refused(tmp_path: 
     opened = open_model(tmp_path / "bart", device="cpu")
     assert isinstance(opened, HuggingFaceEncoderDecoder)
     encoder = Pretrained("bert", "encoder", network("bert"), tokenizer(), torch.device("cpu"), 64, Path())
-    with pytest.raises(UsageError, match="shape encoder continues no text"):
+    with pytest.raises(UsageError, match="shape encoder cannot generate text"):
         HuggingFaceReader(encoder)

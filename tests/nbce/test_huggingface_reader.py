@@ -177,7 +177,9 @@ def test_a_tail_sees_all_windows_as_a_mask_and_positions_say(name: str) -> None:
     torch.testing.assert_close(logits[0], wanted.logits[0, -1], atol=1e-8, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "why"), [("bloom", "counts"), ("mpt", "columns"), ("mistral", "sliding window")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("bloom", "position ids"), ("mpt", "distances"), ("mistral", "sliding window")]
+)
 def test_windows_are_refused_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         reader(name).begin([PromptRow(ids(3, 1), ids(2, 2), (ids(3, 3),))])
@@ -229,7 +231,7 @@ def test_an_empty_context_without_begin_token_is_never_the_least_surprising() ->
 
 
 def test_models_that_keep_sums_are_refused() -> None:
-    with pytest.raises(UsageError, match="jamba model keeps a running state"):
+    with pytest.raises(UsageError, match="jamba model keeps a recurrent state"):
         HuggingFaceReader(opened("jamba"))
 
 

@@ -208,10 +208,10 @@ def test_half_precision_is_merged_in_float32(type_: torch.dtype) -> None:
         ({"beta": -2.0}, "beta must be at least -1, got -2"),
         ({"beta": math.nan}, "beta must be"),
         ({"eta": -0.1}, "eta must be at least 0"),
-        ({"top_p": 1.5}, "top_p must be at least 0, at most 1, got 1.5"),
+        ({"top_p": 1.5}, "top_p must be from 0 to 1, got 1.5"),
         ({"previous": 2}, "previous must be a context from 0 to 1, got 2"),
         ({"weights": [0.5, 0.5]}, "weights are for pool 'weighted'"),
-        ({"pool": "weighted", "weights": [1.0]}, "weights: 1 given for 2 in all"),
+        ({"pool": "weighted", "weights": [1.0]}, "weights: got 1 for 2 contexts"),
         ({"pool": "weighted", "weights": [0.7, 0.7]}, "sum to 1"),
     ],
 )

@@ -133,7 +133,7 @@ def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) ->
     one, four = question_sets.evaluate(run, ["test"], METRICS, spec, device="cpu")
     assert (one.cut, four.cut) == (0, 4)
     found = side_by_side([one, four], {"toy": "base"})
-    note = "concat lost contexts that did not fit one row (contexts): 4 of 4 questions (4)"
+    note = "concat truncated contexts that did not fit one row (contexts): 4 of 4 questions (4)"
     assert note in tables(found)[0].notes
 
 

@@ -77,7 +77,7 @@ def test_a_run_that_cannot_be_written_is_scored_all_the_same(
     run = make()
     monkeypatch.setattr("os.access", lambda path, mode: False)
     (entry,) = evaluate(run, ["test"], METRICS, device="cpu")
-    assert entry.json()["warnings"][-1] == "scores are not kept, as the run cannot be written"
+    assert entry.json()["warnings"][-1] == "scores are not saved, because the run is not writable"
     assert not (run.path / "scores.json").exists()
 
 
@@ -323,7 +323,8 @@ def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run])
     search = SearchConfig(method="greedy", max_length=1, min_length=1)
     (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=search)
     assert any(
-        re.fullmatch(r"inputs cut to data\.max_length=\d+ tokens: 1 of 6", text) for text in entry.json()["warnings"]
+        re.fullmatch(r"inputs truncated to data\.max_length=\d+ tokens: 1 of 6", text)
+        for text in entry.json()["warnings"]
     )
     assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.warnings
 
@@ -412,7 +413,7 @@ def test_a_model_that_answers_nan_is_refused(make: Callable[..., Run]) -> None:
     model = run.model("cpu")
     with torch.no_grad():
         model.output.weight[5] = math.nan
-    with pytest.raises(DataError, match="the model answers NaN or infinity"):
+    with pytest.raises(DataError, match="the model outputs NaN or infinity"):
         teacher_forced(model, encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False))
 
 

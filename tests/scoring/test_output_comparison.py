@@ -106,9 +106,9 @@ def test_totals_are_the_stored_scores(runs: list[Run]) -> None:
     ("metric", "message"),
     [
         ("blue", "did you mean bleu"),
-        ("distinct-1", "does not judge single sentences"),
-        ("length-ratio", "does not judge single sentences"),
-        ("rouge", "stands for several metrics"),
+        ("distinct-1", "does not score single sentences"),
+        ("length-ratio", "does not score single sentences"),
+        ("rouge", "is a group of metrics"),
         ("perplexity", "attnkit eval --metrics perplexity"),
     ],
 )

@@ -46,7 +46,7 @@ def warned(hypotheses: list[str], *references: str) -> list[str]:
 def test_rouge_names_the_share_of_letters_that_it_keeps(text: str, share: str) -> None:
     (warning,) = unread(text, "rouge1", "rougeL", "chrf")
     assert warning.startswith("ROUGE-1, ROUGE-L: ")
-    assert f" keeps {share} of the letters and digits " in warning
+    assert f": {share} of the letters and digits " in warning
     assert warning.endswith("; use --words unicode (eval.words)")
     assert unread(text, "rouge1", words="unicode") == []
 
@@ -62,7 +62,7 @@ def test_a_text_in_english_gives_no_warning(text: str) -> None:
 def test_text_without_spaces_is_not_cut(language: str) -> None:
     text = UNSPACED[language]
     bleu, classic = unread(text, "bleu", "chrf", "length-ratio", "ter", "answer-f1", "answer-match")
-    assert bleu.startswith("BLEU, length ratio: tokenizer 13a does not cut text without spaces into words, which ")
+    assert bleu.startswith("BLEU, length ratio: tokenizer 13a does not split text without spaces into words, but ")
     assert classic.startswith("TER, ")
     assert classic.endswith("; use --words unicode (eval.words)")
     assert unread(text, "ter", "answer-f1", words="unicode") == []

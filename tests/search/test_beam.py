@@ -269,7 +269,7 @@ def test_scores_are_log_probability_over_length_with_the_end_counted() -> None:
 def test_nan_is_refused_with_the_lines_of_the_batch() -> None:
     for method in ("beam", "greedy", "sample"):
         spec = SearchConfig(method=method)
-        with pytest.raises(DataError, match="answers NaN in the batch of lines 8 to 10: its weig"):
+        with pytest.raises(DataError, match="outputs NaN in the batch of lines 8 to 10: its weig"):
             search(Fixed([float("nan")] * 9), torch.tensor([[5, EOS]] * 2), spec, lines=[9, 7])
 
 
@@ -296,7 +296,7 @@ def test_the_model_s_positions_limit_the_output() -> None:
     spec = SearchConfig(method="greedy", max_length=50, min_length=40)
     assert len(search(model, sources(1), spec, lines=[0])[0][0].ids) == 3
     model.shape = "decoder"
-    with pytest.raises(DataError, match="6 tokens and the model 3 positions .* shorten the input"):
+    with pytest.raises(DataError, match="6 tokens, but the model has 3 positions .* shorten the input"):
         search(model, sources(1), spec, lines=[0])
 
 

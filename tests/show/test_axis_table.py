@@ -74,7 +74,7 @@ def test_questions_that_need_more_contexts_are_counted_apart() -> None:
 def test_what_was_cut_is_said_once_for_all_that_share_it() -> None:
     notes = tables(comparison())[0].notes
     (note,) = [note for note in notes if "did not fit" in note]
-    assert note == ("concat lost contexts that did not fit one row (contexts): 40 of 40 questions (4, 8, 16, 32)")
+    assert note == ("concat truncated contexts that did not fit one row (contexts): 40 of 40 questions (4, 8, 16, 32)")
 
 
 def test_models_from_elsewhere_are_named() -> None:
@@ -113,7 +113,7 @@ def test_lengths_stand_side_by_side_with_the_stars_of_their_own_tests() -> None:
         ["answer match", "scaled", "2.00", "1.25**"],
     ]
     notes = "\n".join(table.notes)
-    assert "each length: the whole text, cut in windows of so many tokens" in notes
+    assert "each length: the whole text, split into windows of this number of tokens" in notes
     assert "difference: to plain at the same length; p: " in notes
     assert "variance over windows (paired bootstrap, 1000 resamples)" in notes
 

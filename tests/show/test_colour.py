@@ -73,7 +73,7 @@ def test_log_says_its_floor() -> None:
     found = scaled(matrix([1, 0.1, 0.01, 0.001, 0.0001, 0, -1]), "log")
     assert np.allclose(found.values, [[1, 2 / 3, 1 / 3, 0, 0, 0, 0]], atol=1e-6)
     assert (found.low, found.high) == (0.001, 1)
-    assert found.notes == ("weights below 0.001 look like it", "negative weights (lowest -1) are drawn as 0.001")
+    assert found.notes == ("weights below 0.001 are drawn as 0.001", "negative weights (lowest -1) are drawn as 0.001")
 
 
 def test_rows_are_shares_of_their_own_maximum() -> None:

@@ -128,8 +128,8 @@ def test_the_row_chosen_is_a_table_and_sums_to_1(show: Open) -> None:
     hover(page, 4, 0)
     found = table(page)
     maps = capture.maps["cross"]
-    assert page.text_content("#row caption") == "Where \u201ct\u201d looks"
-    assert found.pop("all together") == pytest.approx(1, abs=1e-3)
+    assert page.text_content("#row caption") == "Attention of \u201ct\u201d"
+    assert found.pop("total") == pytest.approx(1, abs=1e-3)
     values = list(found.values())
     assert values == sorted(values, reverse=True)
     for key, weight in zip(maps.keys, maps.weights[0, 2, 4], strict=True):
@@ -147,7 +147,7 @@ def test_whole_words_sum_to_a_word_and_average_from_one(show: Open) -> None:
     for row in range(len(expected.queries)):
         said = hover(page, row, 2)
         assert number(said) == pytest.approx(expected.weights[0, 1, row, 2], abs=2 * STEP)
-        assert table(page)["all together"] == pytest.approx(1, abs=1e-3)
+        assert table(page)["total"] == pytest.approx(1, abs=1e-3)
     assert "\u201ccleaning\u201d" in said
 
 
@@ -164,7 +164,7 @@ def test_special_tokens_can_be_hidden(show: Open) -> None:
     assert number(said) == pytest.approx(expected.weights[0, 1, 0, last], abs=STEP)
     assert "</s>" not in table(page)
     share = expected.weights[0, 1, 0].sum()
-    assert table(page)["all together"] == pytest.approx(share, abs=STEP)
+    assert table(page)["total"] == pytest.approx(share, abs=STEP)
 
 
 def test_the_first_column_can_be_hidden_and_colours_are_scaled_to_the_others(show: Open) -> None:
@@ -182,7 +182,7 @@ def test_the_first_column_can_be_hidden_and_colours_are_scaled_to_the_others(sho
     assert f"first column hidden: {expected.hidden[0].text}" in page.text_content(".pane p")
     page.click("text=Numbers")
     settled(page)
-    assert "of the whole maps" in page.text_content("#numbers caption")
+    assert "computed from the whole maps" in page.text_content("#numbers caption")
 
 
 def test_a_thumbnail_opens_its_head(show: Open) -> None:
@@ -203,14 +203,14 @@ def test_lines_show_where_a_token_looks(show: Open) -> None:
     box = page.locator(".scroll canvas").first.bounding_box()
     page.mouse.move(box["x"] + 20, box["y"] + 24 * 3.5)
     settled(page)
-    assert page.text_content("#readout") == "Where \u201c\u2581Mann\u201d looks"
+    assert page.text_content("#readout") == "Attention of \u201c\u2581Mann\u201d"
     best = int(capture.maps["cross"].weights[0, 0, 2].argmax())
     assert next(iter(table(page))) == capture.maps["cross"].keys[best].text
     page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 24 * 1.5)
     settled(page)
-    assert page.text_content("#readout") == "What looks at \u201c\u2581A\u201d"
+    assert page.text_content("#readout") == "Attention to \u201c\u2581A\u201d"
     total = capture.maps["cross"].weights[0, 0, :, 0].sum()
-    assert table(page)["all together"] == pytest.approx(total, abs=8 * STEP)
+    assert table(page)["total"] == pytest.approx(total, abs=8 * STEP)
 
 
 def test_keys_move_over_cells_heads_and_views(show: Open) -> None:
@@ -326,7 +326,7 @@ def test_thumbnails_of_two_models_stand_side_by_side_or_subtracted(show: Open) -
     assert np.abs(page.evaluate(PIXELS, [4, 2, 3]) - expected).max() <= 6
     choose(page, mode="difference")
     assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
-    assert page.text_content("#note") == "Each is two minus one."
+    assert page.text_content("#note") == "Each map is two minus one."
     change = b - a
     values = [change[0, :, 3, 2].mean(), change[0, 0, 3, 2]]
     expected = coloured(page, "diverging", 0.5 + np.array(values) / np.abs(change).max() / 2)
@@ -397,8 +397,8 @@ def test_what_was_left_out_is_said_with_the_command_that_shows_it(show: Open) ->
     page, maps = pooled_page(show)
     choose(page, layer="1", head="3")
     note = page.text_content(".pane p")
-    assert "left out" in note
-    assert note.endswith("In full: attnkit visualize-attn RUN --layer 1 --head 3")
+    assert "reduced resolution" in note
+    assert note.endswith("Full resolution: attnkit visualize-attn RUN --layer 1 --head 3")
     rows, columns = json.loads(page.text_content("#data"))["captures"][0]["maps"][0]["weights"]["pool"]
     block = maps.weights[1, 3][2 * rows : 3 * rows, columns : 2 * columns].max()
     assert number(hover(page, 2, 1)) == pytest.approx(block, abs=STEP)
@@ -441,7 +441,7 @@ def test_axes_without_any_token_left_say_so(show: Open, view: str) -> None:
     if view == "grid":
         assert "nothing to show" in page.text_content("#grid")
     else:
-        assert "none of its tokens is shown" in page.text_content(".pane p")
+        assert "all its tokens are hidden" in page.text_content(".pane p")
     page.uncheck("#plain")
     settled(page)
     assert page.locator("#grid canvas, .scroll:visible canvas").count() > 0

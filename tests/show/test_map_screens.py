@@ -58,7 +58,7 @@ def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
     assert lines[1] == " " * 7 + "".join(f"{at:<10}" for at in range(0, 70, 10)).rstrip()
     assert lines[2] == "  0 t0 " + "▀" * 70
     assert lines[36] == "68 t68 " + "▀" * 70
-    assert "a line is 2 queries, named by the first" in " ".join(" ".join(lines).split())
+    assert "a line is 2 queries, labelled by the first" in " ".join(" ".join(lines).split())
 
 
 def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
@@ -104,7 +104,7 @@ def test_titles_say_where_a_map_comes_from() -> None:
 
 def test_differences_need_equal_axes() -> None:
     assert axes_difference(SMALL, plain_matrix("x y z", "a b c", np.zeros((3, 3)))) == (
-        "their queries are different tokens"
+        "the queries are different tokens"
     )
     both = SMALL.minus(SMALL)
     assert both.signed
@@ -197,7 +197,7 @@ def test_maps_stand_below_each_other_with_their_difference() -> None:
 
 def test_other_tokens_have_no_difference() -> None:
     text = drawn(MapComparison(one_head(ONE, ELSE, layer=1, head=0), "cross"), 120)
-    assert "no difference of random and vanilla: their queries are different tokens" in text
+    assert "no difference map of random and vanilla: the queries are different tokens" in text
     assert "minus" not in text
 
 

@@ -142,7 +142,7 @@ def test_perplexities_differ_by_percent_and_rows_within_the_margin_are_level() -
     test = against("linear", "perplexity", 1.0, 0.1, percent=(1.0, -0.5, 2.5), within_margin=True, margin=3.0)
     table = comparison_table(comparison(*rows, differences=(test,), resamples=1000))
     assert table.rows[1][2].text == "+1.00 % [-0.50, +2.50] p=0.400 level"
-    assert any("level: all of it lies within 3 % of perplexity" in note for note in table.notes)
+    assert any("level: the whole interval lies within 3 % of perplexity" in note for note in table.notes)
     row = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))[1]
     assert [row[f"perplexity_{name}"] for name in ("difference", "percent_low", "verdict")] == ["1.0", "-0.5", "level"]
 
@@ -185,8 +185,8 @@ def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
         replace(test, tested=test.tested and replace(test.tested, seed_degrees=0)) for test in comparison().differences
     )
     notes = comparison_table(comparison(differences=tests)).notes
-    (note,) = [note for note in notes if note.startswith("provisional: one seed each")]
-    assert note.endswith("between these trained models, not whether training again would")
+    (note,) = [note for note in notes if note.startswith("provisional, as each system has one seed: ")]
+    assert note.endswith("cover other test sentences, not other training seeds")
 
 
 def published(**changed: Any) -> tuple[PublishedFigures]:
@@ -237,10 +237,11 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
         "resamples) and over seeds"
     )
     assert notes[5] == (
-        "[low, high]: 95 % interval of the difference, not corrected; level: all of it lies within 1 point, whatever p"
+        "[low, high]: 95 % interval of the difference, not corrected; level: the whole interval lies "
+        "within 1 point, for any p"
     )
     assert notes[6] == "intervals and p cover other test sentences and other training seeds"
-    assert notes[7].startswith("^: not separable from the best: ")
+    assert notes[7].startswith("^: not separable from the best of the column: ")
     assert notes[8] == "runs: runs/translation/multi30k/{vanilla,synthesizer-random,linear}/seed-{1,2}"
 
 
@@ -248,7 +249,7 @@ def test_scores_that_cannot_be_compared_say_so() -> None:
     test = against("linear", "bleu", None, 1, "metric")
     table = comparison_table(comparison(differences=(test,)))
     assert [row[2].text for row in table.rows] == ["-", "-", "-"]
-    note = "not comparable, so not tested, differences in parentheses: linear to vanilla (other metric"
+    note = "not comparable, so not tested (differences in parentheses): linear to vanilla (other metric"
     assert any(text.startswith(note) for text in table.notes)
 
 
@@ -280,7 +281,7 @@ def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out()
     lines = lines_of(110)
     place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2 5,412,864")
     assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
-    left_out = "left out at 110 columns: train-tokens/s, decode-sentences/s; "
+    left_out = "columns omitted at width 110: train-tokens/s, decode-sentences/s; "
     assert any(line.startswith(left_out) for line in lines)
     lines = lines_of(90)
     place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
@@ -332,9 +333,9 @@ def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
     columns = (Column("a", align="left"), Column("b"), Column("c d", priority=2))
     table = Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),))
     text = table_formats.latex(table)
-    assert "graphicx}; left out: c-d\n" in text
+    assert "graphicx}; omitted: c-d\n" in text
     (chosen,) = choose_columns([table], None)  # of a command that has --columns
-    assert "left out: c-d (--columns NAME,... shows them)\n" in table_formats.latex(chosen)
+    assert "omitted: c-d (--columns NAME,... shows them)\n" in table_formats.latex(chosen)
     assert r"\label{tab:x-y-z}" in text
     assert r"1 & 2 \\" in text
 
@@ -361,7 +362,7 @@ def test_notes_are_all_or_those_that_cells_need() -> None:
 @pytest.mark.parametrize(("items", "said"), [(5, "* and **"), (7, "**"), (8, "")])
 def test_few_items_are_said_to_show_little(items: int, said: str) -> None:
     note = few_items_note(items, "questions")
-    assert (f"so {said} here cannot be trusted" in note) == bool(said)
+    assert (f"so {said} are not reliable here" in note) == bool(said)
     assert bool(note) == bool(said)
 
 

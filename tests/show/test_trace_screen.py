@@ -61,14 +61,14 @@ def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:
     trace = replace(shown, tokens=tokens)
     lines = fitting(TraceScreen(trace), 80).splitlines()
     assert lines[1] == "[A]Paris [.]lies [B]on [.]the [A]Seine"
-    assert lines[-1].startswith("grey [.]: 2 of 5 tokens, which the model would write without")
+    assert lines[-1].startswith("grey [.]: 2 of 5 tokens, which the model would also generate without")
     assert "\x1b[2m[.]lies" in drawn(TraceScreen(trace), 80, "truecolor")
 
 
 def test_an_empty_answer_says_so() -> None:
     end = made().tokens[-1:]
     shown = drawn(TraceScreen(replace(made(), tokens=end, answer="")), 60)
-    assert "the answer is empty: its first token was the end" in shown
+    assert "the answer is empty: the first token is the end token" in shown
 
 
 def test_more_contexts_than_letters_share_a_sign() -> None:

@@ -61,7 +61,7 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name != "rouge" and not is_known(name):
             raise UsageError(
-                f"unknown metric {quoted(name)}: {hint(name, (*METRICS, 'rouge', 'one of --plugin FILE'))}"
+                f"unknown metric {quoted(name)}: {hint(name, (*METRICS, 'rouge', 'a metric of --plugin FILE'))}"
             )
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
@@ -113,8 +113,7 @@ def score(
     """
     if len(hypotheses) != len(references):
         raise DataError(
-            f"{len(hypotheses)} hypotheses but {len(references)} lines of references: "
-            "they must be line by line the same sentences"
+            f"{len(hypotheses)} hypotheses but {len(references)} lines of references: both need one line per sentence"
         )
     if not hypotheses:
         raise DataError("nothing to score: there are no lines")

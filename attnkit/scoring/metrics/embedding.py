@@ -36,9 +36,7 @@ def check(names: Sequence[str], eval: EvalConfig) -> None:
         DataError: the file is malformed (file:line).
     """
     if eval.vectors is None:
-        raise UsageError(
-            f"{names[0]} needs word vectors: give their file by eval.vectors in the recipe, or by --vectors FILE"
-        )
+        raise UsageError(f"{names[0]} needs word vectors: set eval.vectors in the recipe, or add --vectors FILE")
     try:
         file_digest(eval.vectors)
     except MissingInputError as error:
@@ -81,8 +79,8 @@ def scores(
     known = sum(word in vectors or word.lower() in vectors for word in tokens)
     if tokens and not known:
         raise DataError(
-            f"{path}: knows no word of the references, such as {tokens[0]!r}: are these "
-            "vectors of that language, in the text format of word2vec, GloVe or fastText?"
+            f"{path}: has no vector of any word of the references, such as {tokens[0]!r}: use vectors of the "
+            "same language, in the text format of word2vec, GloVe or fastText"
         )
 
     def matrix(text: Sequence[str]) -> Matrix:
@@ -179,8 +177,8 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
         if not size or spaces < size:
             expected = f"{size} numbers" if size else "its numbers"
             raise DataError(
-                f"{location}: must be a word and {expected}, separated by spaces, got {quoted(line)}; "
-                "word vectors are read in the text format of word2vec, GloVe or fastText"
+                f"{location}: must be a word and {expected}, separated by spaces, got {quoted(line)}; use the "
+                "text format of word2vec, GloVe or fastText"
             )
         # the numbers are not split here: most words are not needed, and splitting takes most of the time
         word, *numbers = line.split(" ", 1) if spaces == size else line.rsplit(" ", size)

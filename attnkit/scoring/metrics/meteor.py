@@ -47,8 +47,8 @@ def _wordnet() -> Any:
         wordnet.ensure_loaded()
     except LookupError as error:
         raise UnavailableError(
-            "meteor needs WordNet, which is not there: python -m nltk.downloader wordnet, or put "
-            "its folder into corpora/ below a folder of $NLTK_DATA (scoring never downloads)"
+            "meteor needs WordNet, which is not installed: run python -m nltk.downloader wordnet, or "
+            "copy its folder into corpora/ of a folder in $NLTK_DATA (scoring never downloads)"
         ) from error
     except OSError as error:
         raise UnavailableError(f"meteor needs WordNet, and nltk's copy is damaged: {error}") from error

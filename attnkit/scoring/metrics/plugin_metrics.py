@@ -50,7 +50,7 @@ def scores(
         parameters = inspect.signature(function).parameters
         required = {key for key, parameter in parameters.items() if parameter.default is parameter.empty}
         if sources is None and "sources" in required:
-            raise UsageError(f"{path}: {name} reads source texts, which are not known here")
+            raise UsageError(f"{path}: {name} needs source texts, which are not available here")
         values = _call(path, function, **{key: value for key, value in arguments.items() if key in parameters})
         rule = f"{path}: {FUNCTION} must return one finite number for each of {len(hypotheses):,} lines"
         if len(values) != len(hypotheses):

@@ -41,8 +41,8 @@ def check_tokenizer(name: str) -> None:
         model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[name]["url"]).name
         if not model.is_file():
             raise UnavailableError(
-                f"tokenizer {name} needs the sentencepiece model {model}, which is not there: "
-                f"download {SPM_MODELS[name]['url']} to it (scoring never downloads)"
+                f"tokenizer {name} needs the sentencepiece model {model}, which does not exist: download "
+                f"{SPM_MODELS[name]['url']} to this path (scoring never downloads)"
             )
 
 

@@ -26,8 +26,8 @@ KIND_ORDER: tuple[Kind, ...] = ("cross", "decoder", "encoder")
 """Kinds of attention, in the order of preference for the first view."""
 STATISTICS = (
     ("entropy", "of the rows, in bits"),
-    ("spread", "entropy as a share of the largest possible"),
-    ("distance", "mean distance of what is looked at: in tokens, in cross attention from 0 to 1"),
+    ("spread", "entropy as a share of its maximum"),
+    ("distance", "mean distance of the attended tokens: in tokens, in cross attention from 0 to 1"),
     ("first", "weight on the first token"),
     ("last", "weight on the last token of the text, in a decoder on the token itself"),
     ("end", "weight on the closing special token"),
@@ -105,8 +105,8 @@ def _add_weights(data: dict[str, Any], all_maps: Sequence[AttentionMaps], room: 
         maps["weights"] = encoded
     if any(maps["weights"]["pool"] != (1, 1) for maps in records):
         data["omitted"] = (
-            "To keep this file small, not every head is here in full resolution. "
-            f"In full: {data['command']} --layer L --head H"
+            "To keep this file small, some heads have a reduced resolution. Full resolution: "
+            f"{data['command']} --layer L --head H"
         )
 
 
@@ -169,7 +169,7 @@ def _sink(all_maps: Sequence[AttentionMaps]) -> list[tuple[str, str]]:
     for maps in all_maps:
         sink = attention_sink(maps)
         if sink is not None and sink.position == 0:
-            advice = '"hide first column" shows what is on the others'
+            advice = '"hide first column" shows the weights of the other columns'
             return [("note", f"{NAMES[maps.kind]}: {sink_text(sink)}; {advice}")]
     return []
 
@@ -183,7 +183,7 @@ def _record(capture: Capture, all_maps: Sequence[AttentionMaps], axes: _TokenAxe
 
 
 def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
-    effective = "effective map: what the mechanism amounts to, not a matrix that it forms"
+    effective = "effective map: a matrix with the same output, which the mechanism itself never computes"
 
     def label(layer: MapLayer) -> str:
         parts = (safe_text(layer.mechanism), STATIC * layer.static, effective * (not layer.exact))

@@ -32,7 +32,7 @@ function shortName({ capture }) {
 
 function about(map, { row, column }) {
   if (!map || row >= map.rows || column >= map.columns || (row < 0 && column < 0)) return "";
-  return row < 0 ? `What looks at ${quoted(map.to[column].label)}` : `Where ${quoted(map.from[row].label)} looks`;
+  return row < 0 ? `Attention to ${quoted(map.to[column].label)}` : `Attention of ${quoted(map.from[row].label)}`;
 }
 
 function readout() {
@@ -69,7 +69,7 @@ function fillTable() {
   const totals = weights.map((some) => some.reduce((a, b) => a + b, 0));
   head.append(headings([byRow ? "to" : "from", ...(pair.length > 1 ? pair.map(shortName) : ["weight"])]));
   body.append(...listed.map(({ label, own, size }) => line(label, own, size)));
-  body.append(line(`${rest ? `${rest} smaller ones; ` : ""}all together`, totals, 0));
+  body.append(line(`${rest ? `${rest} smaller weights; ` : ""}total`, totals, 0));
 }
 
 function describe({ maps, layer, head, pool, hidden }) {
@@ -83,8 +83,8 @@ function describe({ maps, layer, head, pool, hidden }) {
   if (maps.lost) said.push(`${maps.lost} weights of these maps are not finite: drawn as 0`);
   if (most(pool) > 1) {
     const wanted = head < 0 ? "" : ` --head ${maps.heads[head]}`;
-    said.push(`left out here: full resolution; each cell is the largest of ${pool.join(" \u00d7 ")}. `
-      + `In full: ${data.command} --layer ${layer.number}${wanted}`);
+    said.push(`reduced resolution: each cell is the maximum of ${pool.join(" \u00d7 ")}. `
+      + `Full resolution: ${data.command} --layer ${layer.number}${wanted}`);
   }
   return said.join(" \u00b7 ");
 }
@@ -124,7 +124,7 @@ async function drawGrid(isCurrent) {
   const hidden = found.flatMap(({ maps }) => maps).find((map) => map?.hidden);
   const note = hidden ? `First column hidden: ${hidden.hidden}. ` : "";
   if (state.other < 0) return note;
-  if (limits.signed) return `${note}Each is ${nameOf(state.other)} minus ${nameOf(state.model)}.`;
+  if (limits.signed) return `${note}Each map is ${nameOf(state.other)} minus ${nameOf(state.model)}.`;
   return `${note}${subtracts() ? UNLIKE : ""}Left: ${nameOf(state.model)}. Right: ${nameOf(state.other)}.`;
 }
 const UNLIKE = "No difference is shown: the two maps do not have the same tokens on both axes, or the same resolution. ";
@@ -139,7 +139,7 @@ function drawNumbers() {
   }));
   const head = headings(["layer", "head", ...data.numbers.map(([name]) => name)]);
   const caption = `${data.kinds[state.kind]} of ${nameOf(state.model)}, each head averaged over its queries; `
-    + "of the whole maps, whatever is hidden or merged above";
+    + "computed from the whole maps, hidden and merged tokens included";
   $("numbers").replaceChildren(
     element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...rows)),
     element("p", {}, `${data.numbers.map((both) => both.join(": ")).join("; ")}.`),
@@ -160,7 +160,7 @@ async function drawPanes(isCurrent) {
     const who = map && map.signed ? `${nameOf(state.other)} minus ${nameOf(state.model)}: `
       : state.other < 0 ? "" : `${nameOf(models()[i])}: `;
     title.textContent = `${who}${data.kinds[state.kind]}, layer ${state.layer}, ${called(state.head)}`;
-    note.textContent = !map ? "This model has no such map, or none of its tokens is shown."
+    note.textContent = !map ? "This model has no such map, or all its tokens are hidden."
       : map.signed ? `${describe(map.second)}; minus ${describe(map)}` : describe(map);
     pane.scroll.hidden = !map;
     pane.scroll.setAttribute("aria-label", `${title.textContent}; arrow keys move over its cells`);
@@ -178,7 +178,7 @@ function legend(limits) {
   const relative = limits.scale === "row", log = limits.scale === "log";
   say("unit", limits.signed ? "difference" : log ? "weight, logarithmic" : "weight");
   say("low", relative ? "0" : log ? `\u2264 ${data.floor}` : digits(limits.low));
-  say("high", relative ? "the row\u2019s largest" : digits(log ? logEnd(limits) : limits.high));
+  say("high", relative ? "row maximum" : digits(log ? logEnd(limits) : limits.high));
 }
 
 let waiting = 0;

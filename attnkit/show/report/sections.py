@@ -122,23 +122,23 @@ def _examples(systems: dict[str, Run], data_dir: Path | None, offline: bool) -> 
     """Return the largest gains and losses of each system compared with the first system."""
     runs = list(systems.values())
     if len(runs) == 1 and runs[0].recipe.task != QUESTIONS:
-        return ["No examples: there is one system only."]
+        return ["No examples: there is only one system."]
     try:
         comparison = compare_outputs(runs, data_dir=data_dir, offline=offline)
     except (UsageError, MissingInputError, DataError) as error:
         return [f"No examples: {error}"]
     metric = metric_facts(comparison.metric).title + direction_note(comparison.metric)
     blocks: list[Block] = [
-        f"{comparison.part.split}: each line is scored by itself, by {metric}; of several seeds the first is shown",
+        f"{comparison.part.split}: each line is scored separately by {metric}; of several seeds, the first is shown",
         *comparison.notes,
         MARKS_NOTE,
     ]
     for index, name in list(enumerate(comparison.names))[1 : MAX_SYSTEMS + 1]:
         tables = example_tables(comparison.pair(index), "difference", EXAMPLES)
         title = f"{name} against {comparison.names[0]}"
-        blocks.append(Fold(title, tables or ["Every line scores alike."], index <= OPEN_SYSTEMS))
+        blocks.append(Fold(title, tables or ["All lines have equal scores."], index <= OPEN_SYSTEMS))
     if left_out := comparison.names[MAX_SYSTEMS + 1 :]:
-        blocks.append(f"left out: {', '.join(left_out)} (attnkit compare)")
+        blocks.append(f"omitted: {', '.join(left_out)} (see attnkit compare)")
     return blocks
 
 
@@ -152,7 +152,7 @@ def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[
         if len(names) > 1:
             differing_keys = differences([values[name] for name in names], [values[base]])
             rows = [(name, "; ".join(keys) or NONE) for name, keys in zip(names, differing_keys, strict=True)]
-            title = f"Keys with another value than {base} has"
+            title = f"Keys whose value differs from {base}"
             blocks.append(Table.of_texts(title, ("system", "differs in"), rows))
         unused = () if systems[base].recipe.task == QUESTIONS else ("contexts.",)
         settings = [
@@ -181,7 +181,7 @@ def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
         _facts_table("Training", training),
         _facts_table(f"SHA-256, first {DIGITS} digits", hashes),
         *(f"{run}: changed after training began: {change}" for run, change in changes.items() if change),
-        f"This report was made by {versions}",
+        f"Report written by {versions}",
     ]
 
 

@@ -70,7 +70,7 @@ def test_the_signature_has_the_hash_of_the_file_and_the_share_of_known_words(tmp
         ("x\ty\n", ":1: must be a word and its numbers"),
         ("a sentence of text\n", ":1: 'sentence' is not a finite number"),
         ("y 1 0\nx 1 nan\n", ":2: 'nan' is not a finite number"),
-        ("q 1 0\n", "knows no word of the references, such as 'x'"),
+        ("q 1 0\n", "has no vector of any word of the references, such as 'x'"),
     ],
 )
 def test_a_file_that_is_no_good_is_one_line(tmp_path: Path, content: str, message: str) -> None:

@@ -84,7 +84,7 @@ def test_sources_are_given_where_they_are_asked_for(write: Write) -> None:
     mechanism_registry.plug_in(write("copied.py", text))
     found = score(["copied"], ["a", "b"], [["x"], ["x"]], EvalConfig(), ["a", "c"])
     assert found["copied"].value == 1
-    with pytest.raises(UsageError, match="copied reads source texts, which are not known here"):
+    with pytest.raises(UsageError, match="copied needs source texts, which are not available here"):
         score(["copied"], ["a"], [["x"]], EvalConfig())
 
 
