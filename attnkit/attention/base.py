@@ -213,9 +213,9 @@ class Unscored(Attention):
         """Call `attend`. Raises ValueError if an input in `uses` is missing or an argument is not supported."""
         name = type(self).__name__
         if call.prior is not None or call.bias is not None:
-            raise ValueError(f"{name} has no scores of pairs: prior and bias cannot be added")
+            raise ValueError(f"{name} has no attention scores: prior and bias cannot be added")
         if self.whole_sequences and call.state is not None:
-            raise ValueError(f"{name} answers whole sequences: it takes no state")
+            raise ValueError(f"{name} computes whole sequences and takes no state")
         cached = "kv" if self.cross and call.state is not None else ""
         for letter, field in CALL_FIELDS.items():
             if letter in self.uses and letter not in cached and getattr(call, field) is None:

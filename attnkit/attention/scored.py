@@ -217,8 +217,8 @@ class Scored(Attention):
             total = options.logit_cap * (total / options.logit_cap).tanh()
         if prior is not None and prior.shape[1] != own_scores.shape[1]:
             raise UsageError(
-                f"residual_scores: the layer before has {prior.shape[1]} maps of scores, this one "
-                f"{own_scores.shape[1]}; choose it for layers with one mechanism"
+                f"residual_scores: the previous layer has {prior.shape[1]} score maps, but this layer has "
+                f"{own_scores.shape[1]}; use the same mechanism in all layers"
             )
         total = total if prior is None else total + prior
         noise = self.noise
@@ -258,7 +258,7 @@ class Scored(Attention):
             old_v = append(old_v, v, total)
             old_k = None if k is None else append(old_k, k, total)
         if old_v is None:
-            raise ValueError("keys and values must come with the first call; there is no state yet")
+            raise ValueError("the first call needs keys and values; there is no state yet")
         return old_k, old_v, (old_k, old_v)
 
 

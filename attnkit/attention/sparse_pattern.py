@@ -27,7 +27,7 @@ class Pattern(Scored):
     """softmax(q k^T / sqrt(D)) over distances up to `window` and multiples of `rate` (None: the window alone)."""
 
     cross = False
-    why = "its pattern is one of distances within one sequence"
+    why = "its pattern covers distances within one sequence"
     homogeneous = True
     by_distance = True
 

@@ -87,7 +87,7 @@ def _measure(workload: Workload, candidate: Candidate, length: int, kind: str) -
                 measurement = Measure(failure=failure, why=f"{where}: {text}")
     except TimeoutError:
         if measurement.seconds is None:
-            why = f"{where} took longer; the budget of a pass is {budget} (--budget)"
+            why = f"{where} exceeded the budget of {budget} per pass (--budget)"
             measurement = Measure(failure=f"> {budget}", why=why)
     if not rounds:
         return measurement
@@ -109,7 +109,7 @@ def _messages(workload: Workload, *request: Any) -> Iterator[tuple[str, Any]]:
         with starting_processes():
             process.start()
     except (EOFError, ConnectionError):
-        yield "error", "the process that others are started from was killed"
+        yield "error", "the process that starts the other processes was killed"
         return
     child.close()
     try:

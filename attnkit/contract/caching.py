@@ -117,7 +117,7 @@ def fast(subject: Subject) -> Iterator[float]:
         yield from _fused(subject)
         return
     if not subject.causal:
-        raise NotApplicable("it has one path in this role")
+        raise NotApplicable("the mechanism has one path in this role")
     x, valid = inputs(1, 70), no_padding(1, 70)
     one_pass = _with_gradients(subject.layer, subject.layer(x, Mask.of(valid, 70, causal=True)).y)
     stepped = _with_gradients(subject.layer, _by_steps(subject.layer, x, (1,) * 70))
@@ -129,7 +129,7 @@ def _fused(subject: Subject) -> Iterator[float]:
     layer, plain = subject.copy(), subject.copy()
     mechanism: Any = layer.mechanism
     if type(mechanism).fused is Scored.fused:
-        raise NotApplicable("it has no fast path")
+        raise NotApplicable("the mechanism has no fast path")
     plain_mechanism: Any = plain.mechanism
     fused, calls = mechanism.fused, list[bool]()
 
@@ -152,9 +152,9 @@ def _fused(subject: Subject) -> Iterator[float]:
                 location = f"length {length}, layout {mask.layout}, {part}"
                 yield close(actual, expected, location)
     if not calls:
-        raise NotApplicable("its options take the plain path")
+        raise NotApplicable("these options use the plain path")
     if not any(calls):
-        raise Broken("the fast path was never taken, up to length 300")
+        raise Broken("the fast path was never used, up to length 300")
 
 
 def _with_gradients(layer: MultiHead, y: Tensor) -> list[Tensor]:

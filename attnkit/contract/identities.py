@@ -109,7 +109,7 @@ def _difference(subject: Subject, x: Tensor, directions: Sequence[Tensor], valid
 def multiplies(subject: Subject) -> Iterator[float]:
     """Compare the output of the layer to its map times its values."""
     if subject.layer.mechanism.value_sets > 1:
-        raise NotApplicable("its tokens have several values each")
+        raise NotApplicable("each token has several values")
     for length in LENGTHS:
         batch = 2 if length < 100 else 1
         x, mask = inputs(batch, length), subject.mask(no_padding(batch, length), length)
@@ -121,7 +121,7 @@ def multiplies(subject: Subject) -> Iterator[float]:
 def rows(subject: Subject) -> Iterator[float]:
     """Compare the sums of the rows of the map to 1."""
     if not subject.layer.mechanism.normalised:
-        raise NotApplicable("it declares that its rows do not sum to 1")
+        raise NotApplicable("the mechanism declares that rows do not sum to 1")
     for length in (1, 7, 65):
         mask = subject.mask(no_padding(1, length))
         sums = subject.weights(inputs(1, length), mask).sum(-1)
@@ -148,15 +148,15 @@ def empty(subject: Subject) -> Iterator[float]:
     x = inputs(2, 6).requires_grad_()
     maps = subject.weights(x, subject.mask(valid))[1]
     if (largest := maps.abs().max().item()) > 0:
-        raise Broken(f"a query without keys has the weight {largest:.2g}, 0 is right", largest)
+        raise Broken(f"a query without keys has the weight {largest:.2g} instead of 0", largest)
     y = subject.output(layer, x, valid)
     zero_output = layer.o(torch.zeros_like(y[1]))
     if not torch.equal(y[1], zero_output):
         error = (y[1] - zero_output).abs().max().item()
-        raise Broken(f"a query without keys answers {error:.2g}, 0 is right", error)
+        raise Broken(f"a query without keys outputs {error:.2g} instead of 0", error)
     grads = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()], allow_unused=True)
     if not all(grad is None or grad.isfinite().all() for grad in grads):
-        raise Broken("a query without keys makes gradients that are not finite")
+        raise Broken("a query without keys has gradients that are not finite")
     yield 0.0
 
 
@@ -173,7 +173,7 @@ def bias(subject: Subject) -> Iterator[float]:
                 subject.weights(x, mask, **{name: added})
             except (ValueError, UsageError):
                 continue
-            raise Broken(f"{name} is accepted in silence though there are no scores to add it to")
+            raise Broken(f"{name} is accepted silently, although the mechanism has no scores")
         yield 0.0
         return
     if type(subject.layer.mechanism).normalise is not Scored.normalise:
@@ -217,8 +217,8 @@ def worked(subject: Subject) -> Iterator[float]:
     mechanism_class = type(subject.layer.mechanism)
     if (numbers := mechanism_class.worked_number()) is None:
         if mechanism_class.__module__.startswith(f"{mechanisms.__name__}."):
-            raise Broken("its class has no worked number; each file in attnkit/mechanisms has one")
-        raise NotApplicable("its class has no worked number")
+            raise Broken("the class has no worked number; each file in attnkit/mechanisms has one")
+        raise NotApplicable("the class has no worked number")
     yield close(*numbers, "the worked number", WORKED_ERROR)
 
 
@@ -235,7 +235,7 @@ def limits(subject: Subject) -> Iterator[float]:
         return
     limit = subject.layer.mechanism.limit
     if facts.limit is None and limit is None:
-        raise NotApplicable("it declares no limit in this role")
+        raise NotApplicable("the mechanism declares no limit in this role")
     if not isinstance(limit, int):
         raise Broken(f"the limit of a built layer must be a number, got {limit!r}")
     with torch.no_grad():
@@ -260,11 +260,11 @@ def supports_role(subject: Subject) -> bool:
 def _refuses(action: Callable[[], Any], case: str, reason: str) -> None:
     """Raise Broken unless the action raises UsageError or ValueError with the reason."""
     if not reason:
-        raise Broken(f"`why` must say why {case} is refused, and is empty")
+        raise Broken(f"`why` is empty, but must say why {case} is refused")
     try:
         action()
     except (UsageError, ValueError) as error:
         if reason not in str(error):
             raise Broken(f"{case} is refused without the reason {reason!r}: {error}") from error
         return
-    raise Broken(f"{case} is declared impossible and yet accepted")
+    raise Broken(f"{case} is declared unsupported, but accepted")

@@ -27,12 +27,12 @@ def future(subject: Subject) -> Iterator[float]:
                 if largest == 0 and after == 1 and not subject.weights(x, mask)[:, :, 0].any():
                     continue  # the first token has no visible keys
                 if largest == 0:
-                    raise Broken(f"{location}: the answers do not depend on any token")
+                    raise Broken(f"{location}: the outputs do not depend on any token")
                 if after == length:
                     continue
                 leak = grad[:, after:].abs().max().item() / largest
                 if not leak <= EXACT:
-                    text = f"the future has {leak:.2g} of the largest gradient, 0 is right"
+                    text = f"later tokens have {leak:.2g} of the largest gradient instead of 0"
                     raise Broken(f"{location}: {text}", leak)
                 changed = x.clone()
                 changed[:, after:] = inputs(1, length - after) * 50

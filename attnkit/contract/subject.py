@@ -177,11 +177,11 @@ def close(actual: Tensor, expected: Tensor, location: str, tolerance: float = EX
     Raises Broken, with `location` in the message, if it exceeds `tolerance` or is NaN, or if shapes differ.
     """
     if actual.shape != expected.shape:
-        raise Broken(f"{location}: the shape is {[*actual.shape]} and must be {[*expected.shape]}")
+        raise Broken(f"{location}: the shape is {[*actual.shape]}, but must be {[*expected.shape]}")
     if actual.numel() == 0:
         return 0.0
     scale = max(1.0, expected.abs().max().item())
     error = (actual - expected).abs().max().item() / scale
     if not error <= tolerance:
-        raise Broken(f"{location}: off by {error:.2g}, at most {tolerance:.0e} is right", error)
+        raise Broken(f"{location}: off by {error:.2g}, but at most {tolerance:.0e} is allowed", error)
     return error

@@ -48,7 +48,7 @@ CONTRACTS = (
     ),
     Contract(
         "map",
-        "the map times the values is the output",
+        "the map times the values equals the output",
         identities.multiplies,
         "the output must be linear in v: `weights` is `forward` with the identity as values, so v "
         "may have another width than q",
@@ -57,19 +57,19 @@ CONTRACTS = (
         "rows",
         "each row of the map sums to 1, unless declared otherwise",
         identities.rows,
-        "set `normalised = False` in the class where rows need not sum to 1",
+        "set `normalised = False` in the class if rows need not sum to 1",
     ),
     Contract(
         "future",
-        "later tokens change no output, get no gradient",
+        "later tokens change no output and get no gradient",
         masking.future,
         "give a key the weight 0 where `self.allowed(mask)` (or `mask.dense()`) is False; a "
-        "mechanism that must see all tokens sets `causal = False` and says `why`",
+        "mechanism that must see all tokens sets `causal = False` and `why`",
         DECODER,
     ),
     Contract(
         "padding",
-        "padding changes nothing, whatever it holds",
+        "padding changes no output, whatever its content",
         masking.padding,
         "give a key the weight 0 where `self.allowed(mask)` (or `mask.valid`) is False; count "
         "positions by `mask.q_pos` and `mask.k_pos`, not by columns",
@@ -82,45 +82,45 @@ CONTRACTS = (
     ),
     Contract(
         "layouts",
-        "a promised layout of the mask changes nothing",
+        "a promised mask layout changes no output",
         masking.layouts,
-        "a path chosen by `mask.layout` must answer what the path of layout any answers",
+        "a path selected by `mask.layout` must return the same output as the path of layout any",
         SELF,
     ),
     Contract(
         "steps",
         "prefill and steps give the outputs of one pass",
         caching.steps,
-        "in a step q is the last queries alone: take positions from the mask, keep in the state "
-        "what later queries read; `scores` gets keys on which `cached_keys` was called once",
+        "in a step, q has only the last queries: take positions from the mask, and keep in the state "
+        "all that later queries need; `scores` gets keys on which `cached_keys` was called once",
         DECODER,
     ),
     Contract(
         "branches",
         "two continuations of a state are independent",
         caching.branches,
-        "return a new state instead of changing the given one in place; else as for steps",
+        "return a new state instead of changing the given state in place; otherwise see steps",
         DECODER,
     ),
     Contract(
         "cached",
         "cached keys and values give the same outputs",
         caching.cached,
-        "answer from the state where k and v are None, and return the state again",
+        "if k and v are None, compute the output from the state, and return the state again",
         CROSS,
     ),
     Contract(
         "beams",
         "beams folded into queries equal repeated keys",
         caching.beams,
-        "each query must be answered by itself, whatever other queries come with it",
+        "compute each query independently of the other queries",
         CROSS,
     ),
     Contract(
         "lengths",
         "queries may be more or fewer than keys",
         identities.lengths,
-        "read T from q and S from k; what needs T = S sets `cross = False` and says `why`",
+        "read T from q and S from k; a mechanism that needs T = S sets `cross = False` and `why`",
         CROSS,
     ),
     Contract(
@@ -133,19 +133,19 @@ CONTRACTS = (
         "bias",
         "a bias is added to the scores, or refused",
         identities.bias,
-        "let `normalise` read `scores`, which hold bias and earlier scores, not `raw_scores`; what "
-        "forms no scores derives from `Unscored`, which refuses them",
+        "let `normalise` read `scores`, which hold bias and earlier scores, not `raw_scores`; a "
+        "mechanism without scores derives from `Unscored`, which refuses both",
     ),
     Contract(
         "limits",
-        "what is declared impossible is refused with the reason",
+        "unsupported roles and lengths are refused with the reason",
         identities.limits,
-        "declare `limit` as a number in __init__, and raise UsageError with it (with `why` for a "
-        "role) before anything is computed",
+        "declare `limit` as a number in __init__, and raise UsageError with this number (for a role, "
+        "with `why`) before any computation",
     ),
     Contract(
         "fast",
-        "the fast path equals the plain one, gradients too",
+        "the fast path equals the plain path, gradients included",
         caching.fast,
         "`fused` gets keys as `cached_keys` made them, and must do what `scores` and `normalise` "
         "do; a class that overrides `scores`, `allowed` or `normalise` of another mechanism sets "
@@ -161,13 +161,13 @@ CONTRACTS = (
         "same",
         "the same tokens give the same outputs twice",
         caching.same,
-        "draw random numbers in __init__, into a buffer, or only where self.training",
+        "draw random numbers in __init__, into a buffer, or only if self.training",
     ),
     Contract(
         "worked",
         "reproduces the worked number of its file",
         identities.worked,
-        "the code or the hand calculation is wrong; `worked_number` returns both, the docstring tells the example",
+        "the code or the hand calculation is wrong; `worked_number` returns both; the docstring describes the example",
     ),
 )
 """Contracts in the order of display."""
@@ -189,7 +189,7 @@ def run(contract: Contract, subject: Subject) -> Result:
     with torch.random.fork_rng(devices=[]):
         try:
             if subject.role not in contract.roles:
-                raise NotApplicable(f"it says nothing about the role {subject.role}")
+                raise NotApplicable(f"the contract does not apply to the role {subject.role}")
             if contract.name != "limits" and not identities.supports_role(subject):
                 raise NotApplicable(f"the mechanism declares that it cannot be {subject.role}")
             return Result(contract, "kept", max(contract.measure(subject)), "")

@@ -29,7 +29,7 @@ target.decode([[names.index(name) for name in found[0].hypotheses[0]]])""",
 import numpy, onnxruntime
 from tokenizer import source, target  # the file beside this one; it needs sentencepiece
 
-text = ["TEXT"]  # ids: 0 pads behind, 2 begins what is written, 3 ends
+text = ["TEXT"]  # ids: 0 pads at the end, 2 begins the output, 3 ends the output
 {graphs}""",
 }
 GRAPHS = {
@@ -37,7 +37,7 @@ GRAPHS = {
 encoder, decoder = map(onnxruntime.InferenceSession, ("encoder.onnx", "decoder.onnx"))
 given = {{"source": numpy.array([[*source.encode(text)[0][:{cut}], 3]])}}
 (given["memory"],) = encoder.run(None, given)
-found = [2]  # greedy; what may not be written is left out
+found = [2]  # greedy, without the ids that are never generated
 while found[-1] != 3 and len(found) <= {max_length}:
     (logits,) = decoder.run(None, given | {{"ids": numpy.array([found])}})
     found.append(int(logits[0, -1, 3:].argmax()) + 3)
@@ -50,8 +50,8 @@ ids = numpy.array([[*source.encode(text)[0][:{cut}], 3]])
 (logits,) = onnxruntime.InferenceSession("model.onnx").run(None, {{"ids": ids}})""",
 }
 RESAVED = """
-`save_pretrained` of Marian leaves the table of positions out, and opens with sinusoidal ones: copy
-this folder rather than save the model again.
+`save_pretrained` of Marian omits the table of positions, so that the saved model has sinusoidal
+positions: copy this folder instead of saving the model again.
 """
 
 

@@ -44,7 +44,7 @@ def check(target: str, folder: Path | None = None) -> None:
     if folder is not None and os.path.lexists(folder):
         with files.writing(folder):
             if folder.is_symlink() or not folder.is_dir() or any(folder.iterdir()):
-                raise OutputPathError(f"{folder}: is there already; choose another, or remove it")
+                raise OutputPathError(f"{folder}: already exists; choose another folder, or remove this one")
 
 
 def export(
@@ -66,7 +66,7 @@ def export(
     """
     check(target, folder)
     if is_inside(folder, run.path):
-        raise OutputPathError(f"{folder}: is inside the run; choose a folder elsewhere")
+        raise OutputPathError(f"{folder}: is inside the run; choose a folder outside")
     recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
     (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
     # the function `write` of each target fills an empty folder, and returns a reader of it
@@ -77,7 +77,7 @@ def export(
         checks.extend(compare(model, tokenizer, recipe, reader, rows))
         if failed := [check for check in checks if not check.passed]:
             text = "; ".join(f"{check.check}: {check.found} ({check.needed})" for check in failed)
-            raise DataError(f"{run.path}: not exported, since it would answer otherwise: {text}")
+            raise DataError(f"{run.path}: not exported, because the exported model differs: {text}")
         facts: dict[str, Any] = {
             "attnkit": attnkit.__version__,
             "to": target,
@@ -108,7 +108,7 @@ def export(
 def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row]]:
     """Return the name of a split, and its first lines with text."""
     corpus = RunCorpus(run, data_dir, offline)
-    missing: Exception = MissingInputError(f"{run.path}: no lines with text to compare answers on")
+    missing: Exception = MissingInputError(f"{run.path}: no lines with text to compare outputs on")
     for split in (VALID, *run.recipe.eval.splits):
         try:
             lines = (row for row in corpus.rows(split) if clean(row.source or row.target))

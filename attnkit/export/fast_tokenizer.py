@@ -28,8 +28,8 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
     spec, pieces, pre_tokenizers = proto.trainer_spec, proto.pieces, library.pre_tokenizers
     if spec.model_type == WORD or spec.byte_fallback or not spec.split_by_whitespace:
         raise DataError(
-            "the tokenizer has whole words, byte fallback or pieces across spaces, and so no exact "
-            "counterpart in transformers; use one of type unigram, bpe or char"
+            "a tokenizer with whole words, byte fallback or pieces across spaces has no exact "
+            "counterpart in transformers; use type unigram, bpe or char"
         )
     tokenizer = library.Tokenizer(_model(library.models, pieces, spec.model_type))
     normalizers, spaces = library.normalizers, library.Regex(BLANK)

@@ -78,7 +78,7 @@ def compare(
         empty = [BOS] if recipe.prompts else [EOS]  # ids of a line without text
         suffix = [BOS] if decoder and not recipe.prompts else []
         expected = [[*(ids or empty), *suffix] for ids in (*sources, *odd_ids)]
-        yield _equal("ids of the tokenizer equal, odd lines too", expected, reader.encode([*texts, *odd]), 1.0)
+        yield _equal("tokenizer ids equal, edge cases included", expected, reader.encode([*texts, *odd]), 1.0)
     targets = tokenizer.target.encode([row.target for row in rows])
     targets = [[BOS, *ids[: max_length - 1], EOS] for ids in targets]
     difference = max(_difference(model, reader, *batch) for batch in _batches(recipe, sources, targets))

@@ -63,7 +63,7 @@ def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
     if name and path.is_dir():
         return _checked(ModelFolder(name, path))
     if name and path.exists():
-        raise MissingInputError(f"{name}: a file; give the directory of a model")
+        raise MissingInputError(f"{name}: is a file; give the directory of a model")
     if not HUB_NAME.fullmatch(name):
         raise MissingInputError(f"{quoted(name)}: no such directory, and not a hub name (OWNER/MODEL)")
     local = is_offline(offline) or hub().is_offline_mode() or _unreachable()
@@ -89,7 +89,7 @@ def _checked(folder: ModelFolder) -> ModelFolder:
     path = folder.path
     if not (path / CONFIG).is_file():
         reason = (
-            "only an adapter: merge it into its base model"
+            "only an adapter: merge the adapter into its base model"
             if (path / "adapter_config.json").is_file()
             else f"no {CONFIG}: give the directory of a run, of a Hugging Face model, or a hub name"
         )
@@ -102,8 +102,8 @@ def _checked(folder: ModelFolder) -> ModelFolder:
     if pickled or folder.revision is not None:
         formats = f"only as {pickled[0]}" if pickled else "only in other formats, such as pickles"
         raise DataError(
-            f"{folder.name}: has its weights {formats}, which could run code: save it as safetensors "
-            "(save_pretrained of transformers)"
+            f"{folder.name}: the weights exist {formats}, which could run code: save the model as "
+            "safetensors (save_pretrained of transformers)"
         )
     raise MissingInputError(f"{folder.name}: no weights: {WEIGHTS[0]} is missing")
 
@@ -143,12 +143,12 @@ def _refusal(name: str, error: Exception) -> Exception:
         (
             errors.GatedRepoError,
             UnavailableError,
-            "its owner asks for consent: accept the terms on huggingface.co and log in (hf auth login)",
+            "the model is gated: accept the terms on huggingface.co and log in (hf auth login)",
         ),
         (
             (errors.RepositoryNotFoundError, errors.HFValidationError),
             MissingInputError,
-            "neither a directory here nor a public model of the hub: check the spelling",
+            "neither a local directory nor a public model of the hub: check the spelling",
         ),
         (errors.RemoteEntryNotFoundError, MissingInputError, f"the hub's repository has no {CONFIG}: not a model"),
         (errors.HfHubHTTPError, UnavailableError, f"the hub answers with error {status}: try again later"),
@@ -158,6 +158,6 @@ def _refusal(name: str, error: Exception) -> Exception:
             "no such directory, not in the local cache of the hub, and the hub cannot be reached (no network, or "
             "--offline or HF_HUB_OFFLINE): give a local directory",
         ),
-        (Exception, UnavailableError, f"the hub's answer cannot be used ({type(error).__name__})"),
+        (Exception, UnavailableError, f"the hub's response is not usable ({type(error).__name__})"),
     ]
     return next(kind(f"{name}: {text}") for caught, kind, text in messages if isinstance(error, caught))

@@ -156,11 +156,11 @@ def _settings(folder: ModelFolder) -> PretrainedConfig:
     if settings.auto_map:
         raise DataError(
             f"{folder.name}: a model of type {model_type!r} needs code from its repository, which attnkit "
-            "never runs: use a model that transformers itself has"
+            "never runs: use a model that transformers itself supports"
         )
     raise DataError(
-        f"{folder.name}: transformers {transformers().__version__} knows no model of type {model_type!r}"
-        f"; {hint(model_type, known, 'update transformers?')}"
+        f"{folder.name}: transformers {transformers().__version__} has no model of type "
+        f"{model_type!r}; {hint(model_type, known, 'update transformers?')}"
     )
 
 
@@ -191,8 +191,8 @@ def _kind(folder: ModelFolder) -> tuple[Shape, Any]:
     if config_class in masked or config_class in encodes:
         return "encoder", library.AutoModel
     raise DataError(
-        f"{folder.name}: a {settings.model_type} model reads no text, or is of a kind that is not "
-        "supported: encoders, decoders and encoder-decoders of text are"
+        f"{folder.name}: a {settings.model_type} model is not supported: use an encoder, decoder or "
+        "encoder-decoder of text"
     )
 
 
@@ -221,8 +221,8 @@ def _weights(folder: ModelFolder, shape: Shape, auto: Any, options: dict[str, An
     missing = [key for key in sorted(report["missing_keys"]) if ".pooler." not in f".{key}"]
     if missing:
         raise DataError(
-            f"{folder.name}: its files lack {len(missing)} of the model's weights, such as "
-            f"{missing[0]}: they are damaged, or of another kind than {CONFIG} says ({shape})"
+            f"{folder.name}: {len(missing)} weights of the model are missing, such as {missing[0]}: the "
+            f"files are damaged, or not those of {CONFIG} ({shape})"
         )
     return model.eval()
 
@@ -233,15 +233,15 @@ def _tokenizer(folder: ModelFolder, model: Any) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        raise MissingInputError(f"{folder.name}: no tokenizer that can be read: {error_line(error)}") from error
+        raise MissingInputError(f"{folder.name}: cannot read the tokenizer: {error_line(error)}") from error
     if not tokenizer or len(tokenizer) <= len(tokenizer.all_special_ids):
         # some classes build an empty vocabulary if its file is missing
-        raise MissingInputError(f"{folder.name}: no tokenizer: save one beside the model")
+        raise MissingInputError(f"{folder.name}: no tokenizer: save the tokenizer beside the model")
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows and max(tokenizer.get_vocab().values()) >= rows:
         raise DataError(
-            f"{folder.name}: the tokenizer has {len(tokenizer):,} pieces, but the model embeds "
-            f"{rows:,}: they do not belong together"
+            f"{folder.name}: the tokenizer has {len(tokenizer):,} pieces, but the model has {rows:,} "
+            "embeddings: tokenizer and model do not match"
         )
     return tokenizer
 

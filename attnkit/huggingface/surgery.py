@@ -51,13 +51,13 @@ def check(name: str, options: Options) -> None:
     if other := set(capabilities.uses) - set("qkv"):
         inputs = "gates" if "g" in other else "slices of the layer's input"
         raise UsageError(
-            f"{name} needs {inputs}, which a Hugging Face model has no projections for: convert a "
-            "run of attnkit, or take a mechanism of queries, keys and values"
+            f"{name} needs {inputs}, for which a Hugging Face model has no projections: convert a run of "
+            "attnkit, or use a mechanism of queries, keys and values"
         )
     if capabilities.remembers_queries:
         raise UsageError(
-            f"{name} keeps something of earlier queries, which the cache of a Hugging Face model "
-            "does not hold: convert a run of attnkit, or take another mechanism"
+            f"{name} keeps a state of earlier queries, which the cache of a Hugging Face model does not "
+            "hold: convert a run of attnkit, or use another mechanism"
         )
 
 
@@ -74,11 +74,11 @@ def install(model: Any, name: str, options: Options, length: int) -> dict[str, A
     """
     check(name, options)
     if getattr(model, "is_quantized", False):
-        raise UsageError("its weights are quantised, which cannot be trained: give the original")
+        raise UsageError("quantised weights cannot be trained: use the original model")
     if any(transformers().DynamicCache(config=model.config).is_sliding):
         raise UsageError(
-            f"this {model.config.model_type} model has a sliding window, and keeps only the keys "
-            "in it: convert a model whose layers all see the whole text"
+            f"this {model.config.model_type} model caches only the keys of a sliding window: convert a "
+            "model whose layers all attend to the whole text"
         )
     installed: dict[str, Attention] = {}
     for depth, (module_name, module, heads, width) in enumerate(_attention_modules(model)):
@@ -87,8 +87,8 @@ def install(model: Any, name: str, options: Options, length: int) -> dict[str, A
         sets = mechanism.query_sets, mechanism.key_sets, mechanism.value_sets, mechanism.key_heads
         if sets != (1, 1, 1, heads) or not layer.plain:
             raise UsageError(
-                f"{name} with these options needs projections or norms that a Hugging Face model "
-                "does not have: leave options out, or convert a run of attnkit"
+                f"{name} with these options needs projections or norms that a Hugging Face model does not "
+                "have: omit options, or convert a run of attnkit"
             )
         device = next(module.parameters()).device
         # `model.dtype`, because quantized weights are stored as integers
@@ -107,10 +107,10 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
     def record(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **kwargs: Any) -> Any:
         for name, feature in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
             if kwargs.get(name) is not None:
-                raise UsageError(f"its attention {feature}, which a mechanism in its place would not")
+                raise UsageError(f"its attention {feature}, which a replacement does not support")
         modules.append((names[module], module, query.shape[1], query.shape[3]))
         if value.shape[3] != query.shape[3]:
-            raise UsageError("its values have another width than its keys")
+            raise UsageError("its values and keys have different widths")
         return value.new_zeros(query.shape).transpose(1, 2), None
 
     register(IMPLEMENTATION, record)
@@ -131,8 +131,8 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
         register(WITH_MAPS, _attend_with_maps)
     if not modules:
         raise UsageError(
-            f"a {model.config.model_type} model computes its attention by itself: use one of the "
-            "Llama, Qwen, Mistral, GPT-2 or GPT-NeoX family"
+            f"a {model.config.model_type} model does not use the attention interface of transformers: use "
+            "a model of the Llama, Qwen, Mistral, GPT-2 or GPT-NeoX family"
         )
     return modules
 

@@ -210,7 +210,7 @@ class MultiHead(nn.Module):
         self._check(x, mask, memory)
         q, k, v, gates, _ = self.project(x, mask, memory, first=first)
         if v is None:
-            raise UsageError("weights of cross attention need the memory")
+            raise UsageError("the weights of cross attention need memory")
         return self.mechanism.weights(q, k, v, mask, prior, bias, gates)
 
     def project(
@@ -243,8 +243,8 @@ class MultiHead(nn.Module):
         if self.value_gate is not None and v is not None:
             if first is None or first.shape[1] != v.shape[1]:
                 raise UsageError(
-                    "value_residual: the first layer must give its values, and have as many heads "
-                    "of them as this one; choose it for layers with one mechanism"
+                    "value_residual: the first layer must return values with the same number of heads as this "
+                    "layer; use the same mechanism in all layers"
                 )
             v = v + self.value_gate.to(v.dtype)[:, None, None] * first
         if self.q_norm is not None and self.k_norm is not None:
@@ -293,7 +293,7 @@ class MultiHead(nn.Module):
         if not mask.causal and not self.mechanism.encoder and not self.cross:
             raise UsageError(f"{name} needs a causal mask: {self.mechanism.why}")
         if memory is not None and not self.cross:
-            raise ValueError("memory is for layers of cross attention: build with cross=True")
+            raise ValueError("memory is for cross attention: build the layer with cross=True")
         if memory is None and self.cross and state is None:
             raise ValueError("cross attention needs a memory, or the state of a call that had one")
         (mask_rows, keys), queries = mask.valid.shape, mask.q_pos.shape[1]
@@ -301,7 +301,7 @@ class MultiHead(nn.Module):
             raise ValueError(f"the mask is for {queries} queries, but x has {x.shape[1]} tokens")
         source = memory if self.cross else x if state is None else None
         if source is not None and keys != source.shape[1]:
-            raise ValueError(f"the mask is for {keys} keys, but there are {source.shape[1]}")
+            raise ValueError(f"the mask is for {keys} keys, but there are {source.shape[1]} keys")
         rows = x.shape[0]
         if self.cross:
             rows = batch_size(state) if memory is None else memory.shape[0]

@@ -120,5 +120,5 @@ def plugin_error(error: BaseException) -> str | None:
         for candidate in (mechanism_class, type(instance), type(getattr(instance, "mechanism", None))):
             file = getattr(sys.modules.get(getattr(candidate, "__module__", "")), "__file__", None)
             if file in files:
-                return f"{file}: does not do what a mechanism must: {message}"
+                return f"{file}: not a valid mechanism: {message}"
     return None

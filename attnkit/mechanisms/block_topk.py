@@ -55,7 +55,7 @@ class BlockTopk(ScaledDot):
     by_distance = True
     cost = "T*S*D/block"
     onnx = ("encoder",)
-    why = "its blocks are those of the query's own sequence"
+    why = "its blocks are parts of the query's own sequence"
 
     def __init__(
         self, shape: Shape, *, block: int = 16, blocks: int | None = None, key_heads: int | None = None
@@ -66,8 +66,8 @@ class BlockTopk(ScaledDot):
         max_blocks = -(-shape.max_length // block)
         if blocks is not None and blocks > max_blocks:
             raise UsageError(
-                f"block-topk: blocks can be {max_blocks} at most, as {shape.max_length} tokens are {max_blocks}"
-                f" blocks of {block}, got {blocks}"
+                f"block-topk: blocks must be at most {max_blocks}, as {shape.max_length} tokens are "
+                f"{max_blocks} blocks of {block}, got {blocks}"
             )
 
     def gate(

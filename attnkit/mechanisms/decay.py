@@ -50,7 +50,7 @@ class Decay(Unscored):
     cost = "T*D*D"
     onnx = ()
     state = "constant"
-    why = "its memory is written by one sequence, from left to right"
+    why = "its memory is updated over one sequence, from left to right"
 
     def __init__(self, shape: Shape, *, gate: Literal["fixed", "head", "channel"] = "fixed") -> None:
         super().__init__(shape)

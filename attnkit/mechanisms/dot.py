@@ -48,7 +48,7 @@ class Dot(Scored):
         super().__init__(shape)
         self.key_heads = shape.heads if key_heads is None else key_heads
         if self.key_heads < 1 or shape.heads % self.key_heads:
-            raise UsageError(f"key_heads must divide heads, {shape.heads}, got {key_heads}")
+            raise UsageError(f"key_heads must divide heads ({shape.heads}), got {key_heads}")
 
     @property
     def scale(self) -> float:

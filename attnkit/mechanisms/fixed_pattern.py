@@ -90,7 +90,7 @@ class FixedPattern(Scored):
         unknown = next((name for name in cycle if name not in PATTERNS), None)
         if unknown is not None or not cycle:
             got = "none" if unknown is None else repr(unknown)
-            raise UsageError(f"fixed-pattern: patterns must be of {', '.join(PATTERNS)}, got {got}")
+            raise UsageError(f"fixed-pattern: patterns must be among {', '.join(PATTERNS)}, got {got}")
         self.patterns = tuple(cycle[head % len(cycle)] for head in range(shape.heads))
         # has the dtype to compute in
         self.register_buffer("dtype_reference", torch.ones(()), persistent=False)

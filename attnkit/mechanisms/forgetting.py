@@ -45,7 +45,7 @@ class Forgetting(ScaledDot):
     encoder = False
     cross = False
     by_distance = True
-    why = "what it forgets lies between a past key and the query"
+    why = "its forget gates lie between a past key and the query"
 
     def __init__(self, shape: Shape, *, gate_bias: float = 0.0, key_heads: int | None = None) -> None:
         super().__init__(shape, key_heads=key_heads)

@@ -34,7 +34,7 @@ class Fourier(Unscored):
     normalised = False
     cost = "T*log(T)*D"
     whole_sequences = True
-    why = "its waves span the whole of one sequence"
+    why = "its waves span one whole sequence"
 
     def attend(self, q: Any, k: Any, v: Tensor, mask: Mask, *_: object) -> Out:
         x, valid = v.to(widest(v.dtype)), mask.valid.expand(v.shape[0], -1)

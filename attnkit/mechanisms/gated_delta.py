@@ -72,7 +72,7 @@ class GatedDelta(Unscored):
     cost = "T*D*D"
     onnx = ()
     state = "constant"
-    why = "its memory is written by one sequence, from left to right"
+    why = "its memory is updated over one sequence, from left to right"
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class GatedDelta(Unscored):
         super().__init__(shape)
         self.separate_write = erase == "channel"
         if not 0 < strength <= 2:
-            raise UsageError(f"gated-delta: strength must be above 0, at most 2, got {strength}")
+            raise UsageError(f"gated-delta: strength must be above 0 and at most 2, got {strength}")
         self.strength, self.steps = strength, at_least("gated-delta", "steps", steps)
         self.key_sets = self.value_sets = steps
         self.decays = {"none": 0, "scalar": 1, "channel": shape.head_width}[decay]

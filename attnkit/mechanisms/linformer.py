@@ -41,7 +41,7 @@ class Linformer(Unscored):
     cost = "T*rank*D"
     normalised = False
     whole_sequences = True
-    why = "its slots mix the keys of one whole sequence, later tokens included"
+    why = "its projections mix the keys of one whole sequence, later tokens included"
 
     def __init__(self, shape: Shape, *, rank: int = 128) -> None:
         super().__init__(shape)

@@ -53,7 +53,7 @@ class Mesa(Unscored):
     cost = "T*D*D*D"
     onnx = ()
     state = "constant"
-    why = "it fits one sequence, with decay from left to right"
+    why = "it fits the keys and values of one sequence, with decay from left to right"
 
     def __init__(self, shape: Shape, *, decay: Literal["scalar", "none"] = "scalar") -> None:
         super().__init__(shape)

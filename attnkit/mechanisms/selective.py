@@ -37,7 +37,7 @@ class Selective(ScaledDot):
     cross = False
     by_distance = True
     remembers_queries = True
-    why = "a token selects for the queries behind it"
+    why = "a token masks earlier tokens for later queries"
     fuses_bias = True
 
     def _extend_cache(

@@ -75,7 +75,7 @@ class Sink(ScaledDot):
             "by_distance": True,
             "quadratic": False,
             "cost": "T*window*D",
-            "why": "its window is one of distances within one sequence",
+            "why": "its window covers distances within one sequence",
         }
     }
 

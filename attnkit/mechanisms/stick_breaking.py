@@ -83,7 +83,7 @@ class StickBreaking(ScaledDot):
     cross = False
     by_distance = True
     normalised = False
-    why = "the stick is broken from the nearest past key on"
+    why = "the stick is broken from the nearest past key backwards"
     fuses_bias = True
 
     def __init__(self, shape: Shape, *, include_self: bool = False, key_heads: int | None = None) -> None:

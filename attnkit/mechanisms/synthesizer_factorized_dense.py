@@ -75,8 +75,8 @@ class SynthesizerFactorizedDense(PositionScored):
         if len(factors) != 2 or min(factors) < 1 or math.prod(factors) != length:
             a, b = default_factors(length)
             raise UsageError(
-                f"{word}: factors must be two that multiply to the {length} positions of the layer,"
-                f" such as [{a}, {b}], got {list(factors)}"
+                f"{word}: factors must be two numbers whose product is {length}, the positions of the layer, "
+                f"such as [{a}, {b}], got {list(factors)}"
             )
         heads, width = shape.heads, shape.head_width
         self.first = first_layer(reads, heads, width)

@@ -43,12 +43,12 @@ class EncoderModel(Model):
         return states, valid
 
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
-        raise ValueError("a model of shape encoder writes no text")
+        raise ValueError("a model of shape encoder cannot generate text")
 
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
-        raise ValueError("a model of shape encoder writes no text")
+        raise ValueError("a model of shape encoder cannot generate text")
 
 
 class EncoderClassifier(EncoderModel):

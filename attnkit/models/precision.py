@@ -22,7 +22,7 @@ def lower_precision(model: Model, precision: str) -> None:
         return
     device = model.output.weight.device.type
     if not _has_products(device, precision):
-        raise UnavailableError(f"this {device} has no {precision} products: use fp32")
+        raise UnavailableError(f"this {device} does not support {precision} matrix products: use fp32")
     layers = [part for part in model.modules() if isinstance(part, Linear)]
     if not layers:
         raise UsageError(f"precision {precision}: this model has no linear layers; use fp32")

@@ -18,8 +18,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     def first_only(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():  # in a backward pass: only under create_graph=True
             raise RuntimeError(
-                "attnkit's fast paths are differentiable once: create_graph=True (second"
-                " derivatives) does not pass through them; call backward without it"
+                "attnkit's fast paths have no second derivatives: call backward without create_graph=True"
             )
         return backward(ctx, *grads)
 

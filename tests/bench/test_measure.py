@@ -190,7 +190,7 @@ def test_what_takes_longer_than_its_budget_is_ended(probe: Path) -> None:
     found = points([word], [16, 128, 256], plugins=(probe,), budget=3.0)
     slow = found[word, 128].passes[FORWARD]
     assert (slow.seconds, slow.failure) == (None, "> 3 s")
-    assert slow.why == f"{word} at 128 took longer; the budget of a pass is 3 s (--budget)"
+    assert slow.why == f"{word} at 128 exceeded the budget of 3 s per pass (--budget)"
     assert found[word, 256].passes[BOTH].failure == "> 3 s"
     assert found[BASELINE, 256].passes[BOTH].seconds is not None
 

@@ -73,7 +73,7 @@ def test_a_plug_in_that_is_right_needs_no_worked_number(check: Caller) -> None:
     assert rows["map"]["cross"] == "kept"
     assert rows["map"]["cross_error"] < 1e-12
     assert rows["worked"]["encoder"] == "not applicable"
-    assert rows["worked"]["encoder_text"] == "its class has no worked number"
+    assert rows["worked"]["encoder_text"] == "the class has no worked number"
     assert rows["cached"]["encoder_error"] is None
 
 

@@ -66,7 +66,7 @@ TABLE = """
 # check
 2 dto :: called 'dto'; did you mean dot?
 2 dot key_head=2 :: dot has no option 'key_head'; did you mean key_heads?
-2 dot key_heads=3 :: key_heads must divide heads, 4, got 3
+2 dot key_heads=3 :: key_heads must divide heads (4), got 3
 2 dot key_heads=two :: dot: key_heads must be a whole number or null
 66 dot --plugin x.py :: plug-in x.py: no such file
 # compare

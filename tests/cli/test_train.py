@@ -91,8 +91,8 @@ def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(folder: 
 @pytest.mark.parametrize(
     ("settings", "code", "reason"),
     [
-        (["eval.metrics=bleu,meteor"], 69, "meteor needs WordNet, which is not there"),
-        (["train.monitor=meteor"], 69, "meteor needs WordNet, which is not there"),
+        (["eval.metrics=bleu,meteor"], 69, "meteor needs WordNet, which is not installed"),
+        (["train.monitor=meteor"], 69, "meteor needs WordNet, which is not installed"),
         (["eval.tokenize=13a,ja-mecab"], 69, "pip install 'attnkit[ja]'"),
         (["eval.metrics=embedding-average", "eval.vectors=no.vec"], 66, "word vectors: no.vec"),
     ],

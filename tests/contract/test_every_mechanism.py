@@ -14,10 +14,10 @@ from attnkit.mechanisms import entmax
 
 CASES = [pytest.param(*case[:2], id=case.subject.name, marks=case.marks) for case in cases()]
 EXCUSES = {
-    "map": ("its tokens have several values each",),
-    "rows": ("it declares that its rows do not sum to 1",),
-    "limits": ("it declares no limit in this role",),
-    "fast": ("it has no fast path", "it has one path in this role", "its options take the plain path"),
+    "map": ("each token has several values",),
+    "rows": ("the mechanism declares that rows do not sum to 1",),
+    "limits": ("the mechanism declares no limit in this role",),
+    "fast": ("the mechanism has no fast path", "the mechanism has one path in this role", "these options use the plain path"),
 }
 """The only reasons for which a contract may say nothing of a mechanism that ships."""
 

@@ -48,5 +48,5 @@ def test_text_comes_back(kind: str) -> None:
 
 
 def test_whole_words_have_no_counterpart() -> None:
-    with pytest.raises(DataError, match="use one of type unigram, bpe or char"):
+    with pytest.raises(DataError, match="use type unigram, bpe or char"):
         pair("word")

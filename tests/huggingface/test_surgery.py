@@ -120,7 +120,7 @@ def test_no_mechanism_sees_later_tokens_and_gradients_are_finite(word: str) -> N
         ("scaled-dot", {"qk_norm": True}, "projections or norms"),
         ("scaled-dot", {"output_gate": "head"}, "projections or norms"),
         ("local", {"window": -1}, "window"),
-        ("selective", {}, "keeps something of earlier queries"),
+        ("selective", {}, "keeps a state of earlier queries"),
         ("lokal", {}, "did you mean local"),
     ],
 )
@@ -132,8 +132,8 @@ def test_what_a_trained_model_has_no_weights_for_is_refused(word: str, options: 
 @pytest.mark.parametrize(
     ("family", "changed", "text"),
     [
-        ("bloom", {}, "by itself"),
-        ("mpt", {}, "by itself"),
+        ("bloom", {}, "does not use the attention interface"),
+        ("mpt", {}, "does not use the attention interface"),
         ("mistral", {}, "sliding window"),
         ("gemma2", {"layer_types": ["full_attention"] * 3}, "caps its scores"),
         ("gpt-oss", {"layer_types": ["full_attention"] * 3}, "has attention sinks"),

@@ -132,7 +132,7 @@ def test_later_layers_add_the_values_of_the_first() -> None:
     v = own + later.value_gate[:, None, None] * values
     expected = later.o((later.weights(x, mask, first=values) @ v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(later(x, mask, first=values).y, expected)
-    with pytest.raises(UsageError, match="the first layer must give its values"):
+    with pytest.raises(UsageError, match="the first layer must return values"):
         later(x, mask)
 
 

@@ -56,7 +56,7 @@ def test_running_sums_carry_both_maps() -> None:
     assert scores.shape == (2, 4, 5, 5)
     assert second(x, mask, prior=scores).scores.shape == scores.shape
     plain = MultiHead.build("scaled-dot", 16, 2, 64, depth=1, residual_scores=True).double()
-    with pytest.raises(UsageError, match="the layer before has 4 maps of scores, this one 2"):
+    with pytest.raises(UsageError, match="the previous layer has 4 score maps, but this layer has 2"):
         plain(x, mask, prior=scores)
 
 

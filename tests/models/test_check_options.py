@@ -35,9 +35,9 @@ def complaint(text: str, *overrides: str) -> str:
         (
             "synthesizer-factorized-dense, factors: [8, 15]",
             "factors",
-            "factors must be two that multiply to the 128 positions of the layer, such as [8, 16]",
+            "factors must be two numbers whose product is 128, the positions of the layer, such as [8, 16]",
         ),
-        ("scaled-dot, key_heads: 3", "key_heads", "key_heads must divide heads, 4, got 3"),
+        ("scaled-dot, key_heads: 3", "key_heads", "key_heads must divide heads (4), got 3"),
         ("local, window: -1", "window", "got -1"),
         ("mixture, parts: [scaled-dot, {name: additive, hidden: 0}]", "parts", "hidden must be at least 1"),
         ("synthesizer-random, key_norm: true", "key_norm", "key_norm needs keys"),
@@ -62,7 +62,7 @@ def test_a_value_for_all_places_is_refused_once_under_the_key_as_written() -> No
 
 def test_a_decoder_that_reads_both_sides_needs_factors_of_twice_the_length() -> None:
     name = "{name: synthesizer-factorized-dense, factors: [8, 16]}"
-    assert "to the 256 positions" in complaint(f"  shape: decoder\n  attention: {name}\n")
+    assert "product is 256, the positions" in complaint(f"  shape: decoder\n  attention: {name}\n")
 
 
 def test_values_that_fit_are_taken_and_the_random_state_stays() -> None:

@@ -59,7 +59,7 @@ def test_weights_of_the_encoder_are_called_as_those_of_an_encoder_decoder() -> N
 
 def test_it_writes_no_text() -> None:
     model = made()
-    with pytest.raises(ValueError, match="writes no text"):
+    with pytest.raises(ValueError, match="cannot generate text"):
         model.start(torch.tensor([[5]]))
 
 

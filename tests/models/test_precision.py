@@ -41,7 +41,7 @@ def test_products_are_rounded_and_nothing_else(type: str) -> None:
 
 def test_what_there_is_not_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)
-    with pytest.raises(UnavailableError, match=r"^this cpu has no fp16 products: use fp32$"):
+    with pytest.raises(UnavailableError, match=r"^this cpu does not support fp16 matrix products: use fp32$"):
         lower_precision(model(), "fp16")
     if BF16:
         with pytest.raises(UsageError, match="no linear layers"):

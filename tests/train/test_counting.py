@@ -137,7 +137,7 @@ def test_what_needs_attention_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this model has no attention"):
         probe_heads(run, rows)
     reader = LanguageModelReader(run.model(), run.tokenizer(), "counted")
-    assert reader.window_refusal == "it has no attention"
+    assert reader.window_refusal == "the model has no attention"
     assert reader.device == torch.device("cpu")
 
 
