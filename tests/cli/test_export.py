@@ -27,7 +27,7 @@ def test_a_run_is_exported(target: str, library: str, run: Run, tmp_path: Path, 
     assert (folder / "README.md").is_file()
     assert f"wrote {folder}" in done.err
     again = called(capsys, "export", str(run.path), "--to", target, str(folder))
-    assert (again.code, "is there already" in again.refusal) == (73, True)
+    assert (again.code, "already exists" in again.refusal) == (73, True)
 
 
 def test_what_has_no_class_is_told_what_works(tmp_path: Path, capsys: Any) -> None:

@@ -265,7 +265,7 @@ def test_long_contexts_are_split_and_told_of(nbce: Any) -> None:
     long = ("--context", "long.txt", "--prompt", "ein", *SHORT)
     split = nbce(*long, "--window", "6", "--json", "--trace")
     assert split.code == 0, split.err
-    assert "split into windows of 6 tokens:" in split.err
+    assert "split into windows of 6 tokens (" in split.err
     contexts = json.loads(split.out)["trace"]["contexts"]
     assert len(contexts) > 10
     text = Path("long.txt").read_text()
@@ -322,7 +322,7 @@ def beyond(done: Done) -> tuple[str, ...] | None:
     assert done.code == 0, done.err
     text = re.compile(
         r"the longest row has ([0-9,]+) tokens, but \S+ was trained on rows of at most ([0-9,]+): "
-        r".*; (.*) would fit"
+        r".*; use (.*)"
     )
     assert done.err.count("warning: the longest row") <= 1
     found = text.search(done.err)

@@ -216,7 +216,7 @@ TABLE = """
 2 --context a.en a.de --prompt ' ' :: prompt 1 is empty
 # nbce lm --context a.en a.de short --prompt ein
 2 --weights 1,0,0 :: weights are for pool 'weighted', not 'entropy'
-2 --pool weighted --weights 1,0 :: weights: 2 given for 3 in all
+2 --pool weighted --weights 1,0 :: weights: got 2 for 3 contexts
 2 --weights a,b,c :: --weights 'a,b,c': must be numbers such as 0.5
 2 --pool entropie :: 'entropie': did you mean entropy?
 2 --beta -2 :: beta must be at least -1, got -2
@@ -232,7 +232,7 @@ TABLE = """
 2 --choices a :: --choices: give at least two answers
 2 --max-length 8 --choices a,b :: --max-length has no effect with --choices
 2 --chat :: is a run; chat and template are for Hugging Face models only
-2 --dtype bfloat16 :: takes no dtype: leave it out
+2 --dtype bfloat16 :: is a run; dtype is for Hugging Face models only
 # nbce
 66 ./no-run --context a.en --prompt x :: no-run
 2 hf --context a.en --prompt x --chat --offline :: has no chat template
