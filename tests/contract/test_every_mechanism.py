@@ -17,7 +17,11 @@ EXCUSES = {
     "map": ("each token has several values",),
     "rows": ("the mechanism declares that rows do not sum to 1",),
     "limits": ("the mechanism declares no limit in this role",),
-    "fast": ("the mechanism has no fast path", "the mechanism has one path in this role", "these options use the plain path"),
+    "fast": (
+        "the mechanism has no fast path",
+        "the mechanism has one path in this role",
+        "these options use the plain path",
+    ),
 }
 """The only reasons for which a contract may say nothing of a mechanism that ships."""
 

@@ -84,11 +84,11 @@ def test_an_empty_folder_is_filled_and_no_other(run: Run, tmp_path: Path) -> Non
     exporting.export(run, "huggingface", folder)
     before = sorted(folder.iterdir())
     for taken in (folder, folder / "README.md"):
-        with pytest.raises(OutputPathError, match="is there already"):
+        with pytest.raises(OutputPathError, match="already exists"):
             exporting.check("huggingface", taken)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputPathError, match="is there already"):
+    with pytest.raises(OutputPathError, match="already exists"):
         exporting.check("huggingface", link)
     assert sorted(folder.iterdir()) == before
 
