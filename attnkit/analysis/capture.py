@@ -105,7 +105,7 @@ class MapReader:
         self._check_memory(source, "the text")  # before a possibly long search
         if self.inputs.shape == "encoder":
             if target is not None:
-                raise UsageError(f"{self.run.path}: a model of shape encoder has no output: omit the target")
+                raise UsageError(f"{self.run.path}: a model of shape encoder has no output; remove the target")
             model_input = source
         elif target is None:
             model_input = self.inputs.with_search(source, search)

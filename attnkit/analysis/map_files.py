@@ -48,7 +48,7 @@ def check_suffix(path: Path, known: Sequence[str] = SUFFIXES) -> str:
     suffix = path.suffix.lower()
     if suffix not in known:
         names = ", ".join(known)
-        raise UsageError(f"{path}: unknown suffix {quoted(path.suffix)}: there are {names}")
+        raise UsageError(f"{path}: unknown suffix {quoted(path.suffix)}; choose from {names}")
     return suffix
 
 

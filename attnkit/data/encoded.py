@@ -345,8 +345,8 @@ def _encode_chunks(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[_E
             yield future.result()
     except BrokenProcessPool as error:
         raise MemoryLimitError(
-            "a process that encodes the corpus was killed, probably out of memory; run the same command "
-            "again with fewer --threads"
+            "a process that encodes the corpus was killed, probably because memory ran out; run the same "
+            "command again with fewer --threads"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

@@ -88,7 +88,7 @@ def install(model: Any, name: str, options: Options, length: int) -> dict[str, A
         if sets != (1, 1, 1, heads) or not layer.plain:
             raise UsageError(
                 f"{name} with these options needs projections or norms that a Hugging Face model does not "
-                "have: omit options, or convert a run of attnkit"
+                "have: remove options, or convert a run of attnkit"
             )
         device = next(module.parameters()).device
         # `model.dtype`, because quantized weights are stored as integers

@@ -15,7 +15,7 @@ from attnkit.search.base import score_type
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, list[int]]:
     """Encode choices; raises UsageError if there are fewer than two, or one is empty, repeated or another's prefix."""
     if len({*choices}) < max(2, len(choices)):
-        raise UsageError("choices: give two or more distinct answers, as in positive,negative")
+        raise UsageError("choices: give at least two distinct answers, as in positive,negative")
     encoded = {choice: reader.encode_answer(choice) for choice in choices}
     for (choice, ids), (other, other_ids) in permutations(encoded.items(), 2):
         if other_ids[: len(ids)] == ids:

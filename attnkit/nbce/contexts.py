@@ -146,7 +146,7 @@ def prepare(
         if names:
             more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
             notes.append(
-                f"{len(names):,} {kind} context{'s' * (len(names) != 1)} omitted: {', '.join(names[:3])}{more}"
+                f"{len(names):,} {kind} context{'s' * (len(names) != 1)} skipped: {', '.join(names[:3])}{more}"
             )
     if window is None:
         return list(unique.values()), notes

@@ -56,7 +56,7 @@ class TemplatedReader(ContextReader):
         self.model, self.tokenizer = opened.model, opened.tokenizer
         self.name, self.chat = opened.name, chat
         if chat and not getattr(self.tokenizer, "chat_template", None):
-            raise UsageError(f"{self.name} has no chat template: omit --chat")
+            raise UsageError(f"{self.name} has no chat template; remove --chat")
         self.template = template or (CHAT_TEMPLATE if chat else TEMPLATE)
         parts = self.template.split("{context}")
         if len(parts) != 2 or "{prompt}" not in parts[1] or "{prompt}" in parts[0]:
@@ -108,10 +108,10 @@ class TemplatedReader(ContextReader):
         try:
             text: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # the template is a program that comes with the model
-            raise DataError(f"{self.name}: the chat template fails: {error_line(error)}: omit --chat") from error
+            raise DataError(f"{self.name}: the chat template fails: {error_line(error)}; remove --chat") from error
         start = text.rfind(tail.strip())
         if start < 0:
-            raise UsageError("the chat template changes the prompt: omit --chat")
+            raise UsageError("the chat template changes the prompt; remove --chat")
         return text[:start], text[start:]
 
     def row(self, context: str, prompt: str) -> PromptRow:
@@ -248,7 +248,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
         """Determine start and end tokens; raises UsageError if there is no start token, or for a chat template."""
         if chat:
-            raise UsageError(f"{opened.name}: an encoder-decoder does not support --chat: omit --chat")
+            raise UsageError(f"{opened.name}: an encoder-decoder does not support --chat; remove --chat")
         super().__init__(opened, chat=False, template=template)
         self.limit = self.source_limit = opened.limit
         self.size = self.model.get_output_embeddings().weight.shape[0]

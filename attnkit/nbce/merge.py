@@ -64,7 +64,7 @@ class Rule(NamedTuple):
         if weights is None:
             return self
         if self.pool != "weighted":
-            raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}: omit weights")
+            raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}; remove weights")
         if len(weights) != contexts:
             raise UsageError(f"weights: got {len(weights)} for {contexts} contexts; give one weight per context")
         if min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4:

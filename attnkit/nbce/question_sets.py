@@ -230,7 +230,7 @@ def evaluate_model(
         rows.append(evaluate_lines(lines, eval, names, one_best(search), force=force, on_done=on_done))
         done += len(condition.questions)
     if missing := sorted({*spec.counts} - {condition.number for condition in all_conditions}):
-        warning = f"no question has {', '.join(map(str, missing))} passages: omitted from contexts.counts"
+        warning = f"no question has {', '.join(map(str, missing))} passages; skipped"
         rows[0] = replace(rows[0], warnings=(*rows[0].warnings, warning))
     return rows
 

@@ -105,7 +105,7 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
     for recipe, recipe_runs in recipes.items():
         scored = [run for run in recipe_runs if run.scores()]
         if not scored:
-            notes.append(f"{recipe} is omitted: not scored")
+            notes.append(f"{recipe}: not scored; skipped")
             continue
         base = rotary_baseline(scored) or baselines.get(recipe) or scored[0].variant
         settings, rows = scored[0].recipe.eval, list[ScoreRow]()
@@ -113,7 +113,7 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
             try:
                 rows += saved_rows(run)
             except MissingInputError as error:  # some of its splits were never scored
-                notes.append(f"omitted: {error}")
+                notes.append(f"{error}; skipped")
         if not rows:
             continue
         compared.append(side_by_side(rows, {recipe: base}, settings))
@@ -134,7 +134,7 @@ def overview_of(compared: Sequence[Comparison], notes: Sequence[str] = ()) -> Ov
                 columns += recipe_columns
                 shown.append(part)
             else:
-                all_notes.append(f"{recipe} is omitted: nothing to compare")
+                all_notes.append(f"{recipe}: nothing to compare; skipped")
     if not columns:
         raise MissingInputError("; ".join(all_notes) or "no runs to compare")
     columns += _cost_columns(shown)

@@ -102,7 +102,7 @@ def notes(maps: AttentionMaps) -> tuple[str, ...]:
         prefix = "" if len(static) == len(maps.layers) else f"{_numbers('layer', static, mean=False)}: "
         lines.append(f"{prefix}{STATIC}")
     if not all(layer.exact for layer in maps.layers):
-        lines.append("effective: a matrix with the same output, which the mechanism itself never computes")
+        lines.append("effective: the matrix equivalent to the computation; the mechanism never forms this matrix")
     distances = [layer.distance for layer in maps.layers if layer.distance]
     if distances and len(distances) == len(maps.layers):
         mean = sum(map(sum, distances)) / sum(map(len, distances))

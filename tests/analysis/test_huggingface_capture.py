@@ -292,7 +292,7 @@ def test_sampling_leaves_the_random_state_alone(opened: Any) -> None:
     [
         ("gpt2", " ", {}, "the text is empty: give at least one word"),
         ("bart", "The", {"target": ""}, "the target is empty: give at least one word"),
-        ("bert", "The", {"target": "x"}, "a model of shape encoder has no output: omit target and search"),
+        ("bert", "The", {"target": "x"}, "a model of shape encoder has no output; remove target and search"),
         ("gpt2", "The", {"kinds": ["cross"]}, "--kind cross: this model has decoder attention"),
         ("gpt2", "The", {"layers": [3]}, "--layer 3: decoder attention has layers 0 to 2"),
         ("gpt2", "The", {"heads": [7]}, "--head 7: decoder attention has heads 0 to 3"),

@@ -145,7 +145,7 @@ def test_a_table_is_safe_to_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["maps.txt", "maps", "maps.npz.gz"])
 def test_other_suffixes_are_refused_with_those_that_work(name: str) -> None:
-    with pytest.raises(UsageError, match=r"unknown suffix .*: there are \.npz, \.csv"):
+    with pytest.raises(UsageError, match=r"unknown suffix .*; choose from \.npz, \.csv"):
         check_suffix(Path(name))
 
 

@@ -141,7 +141,7 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
         ),
         (
             ["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
-            "a model of shape encoder has no output: omit the target",
+            "a model of shape encoder has no output; remove the target",
         ),
         (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "does not apply to"),
         (

@@ -178,7 +178,7 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Caller, fo
     assert [row[2] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
     done = attnkit(*words[:3], "contexts.methods=[none]", "data.source=question", "--fresh", "--format", "markdown")
     assert table(done)[0] == ["metric", "model", "method", "1", "2", "4"]
-    assert "no question has 8 passages: omitted from contexts.counts" in done.err
+    assert "no question has 8 passages; skipped" in done.err
     assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
 
 

@@ -278,8 +278,8 @@ def test_empty_and_repeated_contexts_are_left_out_and_told_of(nbce: Any) -> None
     Path("empty.txt").write_text(" \n")
     done = nbce(*ASK, "--context", "empty.txt", "--context", "0.txt")
     assert done.out == nbce(*ASK).out
-    assert "1 empty context omitted: empty.txt" in done.err
-    assert "1 duplicate context omitted: 0.txt = 0.txt" in done.err
+    assert "1 empty context skipped: empty.txt" in done.err
+    assert "1 duplicate context skipped: 0.txt = 0.txt" in done.err
 
 
 def test_control_characters_reach_no_terminal(nbce: Any) -> None:

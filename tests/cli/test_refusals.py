@@ -275,7 +275,7 @@ TABLE = """
 # report
 66 nowhere :: nowhere: no such folder of runs
 66 new/runs :: not scored yet: run `attnkit eval new/runs/toy/base/seed-1`
-66 new/runs -o o.svg :: is omitted: not scored
+66 new/runs -o o.svg :: : not scored; skipped
 2 runs asked/runs :: make a report for each task
 2 runs -o r.txt :: unknown suffix '.txt'; choose from .html .htm .md
 73 runs -o no/r.html :: there is no folder no

@@ -80,7 +80,7 @@ def test_a_picture_shows_systems_by_tasks(attnkit: Any, tmp_path: Path) -> None:
     assert all(f">{word}<" in drawn for word in ("toy", "good", "worse", "better", "baseline"))
     done = attnkit("other", "-o", str(picture))
     assert done.code == 66
-    assert done.refusal.endswith("is omitted: not scored")
+    assert done.refusal.endswith(": not scored; skipped")
 
 
 def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_choices_that_cannot_be_told_apart_are_refused() -> None:
     made = reader("decoder")
     with pytest.raises(UsageError, match="'a red dog' begins with all tokens of 'a red'"):
         encode_choices(made, ["a red", "a red dog"])
-    with pytest.raises(UsageError, match="two or more distinct"):
+    with pytest.raises(UsageError, match="at least two distinct"):
         encode_choices(made, ["a red", "a red"])
-    with pytest.raises(UsageError, match="give two or more"):
+    with pytest.raises(UsageError, match="give at least two"):
         ask(made, "entropy", [CONTEXTS], [PROMPT], SPEC, choices=["a"])

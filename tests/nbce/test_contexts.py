@@ -123,7 +123,7 @@ def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
     given_ = [context(*pair) for pair in (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]
     found, notes = prepare(given_, words)
     assert [one.text for one in found] == ["one", "two"]
-    assert notes == ["2 empty contexts omitted: b, e", "1 duplicate context omitted: d = a"]
+    assert notes == ["2 empty contexts skipped: b, e", "1 duplicate context skipped: d = a"]
     for none, why in (([], ""), ([context("")], r" \(1 empty\)"), ([context(""), context(" ")], r" \(2 empty\)")):
         with pytest.raises(UsageError, match=f"there is no context{why}: .*--context"):
             prepare(none, words)

@@ -95,7 +95,7 @@ def test_runs_are_read_as_they_were_scored(tmp_path: Path) -> None:
     assert found.columns[0].baseline == "two"
     assert {*found.columns[0].cells} == {"one", "three"}
     assert all(cell.provisional for cell in found.columns[0].cells.values())
-    with pytest.raises(MissingInputError, match="toy is omitted: nothing to compare"):
+    with pytest.raises(MissingInputError, match="toy: nothing to compare; skipped"):
         overview(runs[:1], {})
 
 

@@ -183,7 +183,7 @@ def _record(capture: Capture, all_maps: Sequence[AttentionMaps], axes: _TokenAxe
 
 
 def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
-    effective = "effective map: a matrix with the same output, which the mechanism itself never computes"
+    effective = "effective map: the matrix equivalent to the computation; the mechanism never forms this matrix"
 
     def label(layer: MapLayer) -> str:
         parts = (safe_text(layer.mechanism), STATIC * layer.static, effective * (not layer.exact))
