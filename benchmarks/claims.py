@@ -18,21 +18,22 @@ from attnkit.scoring.significance import Difference
 
 FILE = ROOT / "benchmarks/claims.yaml"
 RULES = """\
-Each line is one statement about one row and one test set. The difference is that of the scores
-(mean over seeds), with its 95 % interval over test sentences and seeds, not corrected; p is
-corrected over the rows of the recipe (Holm); see [Reading a
-comparison](../../../docs/comparing.md).
+Each line is one statement about one row and one test set. The difference is the difference of the
+mean scores over seeds. Its 95 % interval covers test sentences and seeds and is not corrected; p
+is corrected for the number of rows in the recipe (Holm). [Reading a
+comparison](../../../docs/comparing.md) explains both.
 
-- *above*, *below*: confirmed if p < 0.05 and the sign is the stated one, refuted if the sign is
-  the other one.
+- *above*, *below*: confirmed if p < 0.05 and the difference has the stated sign, refuted if it
+  has the other sign.
 - *level*: confirmed if the interval lies within the margin of the recipe (1 point, 3 % of
-  perplexity), refuted if it lies beyond it. *level or above*: confirmed if level or significantly
-  above, refuted if significantly below and not level.
-- All else is not confirmed here; without kept runs it is unfinished. One seed on a side:
-  provisional. Worded after the numbers were seen: exploratory.
+  perplexity), refuted if it lies outside the margin. *level or above*: confirmed if level or
+  significantly above, refuted if significantly below and not level.
+- Otherwise a statement is not confirmed here, or unfinished if no runs are kept. *Provisional*:
+  one of the two rows has a single seed. *Exploratory*: the statement was written after its numbers
+  were known.
 
-Our corpora and models are smaller than the published ones: a verdict says whether a statement
-carries over, not whether its source erred."""
+The corpora and models are smaller than the published ones. A verdict says whether a statement
+holds here, not whether its source is wrong."""
 
 
 class Strict(BaseModel):

@@ -21,14 +21,15 @@ PART = "a part"
 OFF_A_FIGURE = 0.5
 """Points by which a number that was read off a figure may be wrong."""
 RULES = """\
-Ours is the mean over seeds with its 95 % interval over test rows and seeds (of one seed: over
-test rows; where all rows are right, or none, by the rule of three: 3 / rows either way). It
-*agrees* if that interval reaches the published number, or the range over the papers that state one
-(a number read off a figure, px, is half a point wide either way), and *differs* else; *a part*:
-ours is only one of the settings over which the published number is a mean, so that they cannot be
-compared yet. What was not trained here is *not run*. r: read in code, configuration or text; mem:
-from memory. The deviations of each recipe from its source stand at its head. Learning rates are
-never chosen on test rows here; several of the sources do."""
+*Ours* is the mean over seeds, with its 95 % interval over test rows and seeds (with one seed: over
+test rows; if all rows or none are right: 3 / rows in both directions, the rule of three). The
+verdict is *agrees* if this interval contains the published number, or overlaps the range of the
+papers that state one, otherwise *differs*. A number that was read off a figure (px) may be wrong
+by half a point. *A part*: the published number is a mean over several settings, of which one was
+trained here, so the two cannot be compared yet. *Not run*: not trained here. r: the number was
+read in code, a configuration or a text; mem: it was quoted from memory. The head of each recipe
+lists its deviations from the source. Learning rates are never chosen on test rows here; several of
+the sources do so."""
 
 
 class Row(Strict):

@@ -44,7 +44,7 @@ def list_recipes(
         recipes = []
         for path in shipped().values():
             lines = (line for line in _read(path).splitlines() if line.startswith("# time:"))
-            duration = next(lines, "").removeprefix("# time:").partition(" on ")[0]  # without the machine
+            duration = re.split(r" on | \(", next(lines, "").removeprefix("# time:"))[0]  # without the machine
             recipes.append((load(path), duration.strip()))
         listed = recipe_tables.recipes(recipes)
     output.write_tables(output.choose_columns([listed], columns), format)
