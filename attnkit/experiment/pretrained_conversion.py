@@ -314,7 +314,7 @@ class _PretrainedConversion:
             losses.append(nll(model, ids.to(self.teacher.device)).sum(1).double().cpu())
         sums = torch.cat(losses).numpy()
         if not np.isfinite(sums).all():
-            raise NotFiniteError(f"{stage}: the model gave NaN or infinity")
+            raise NotFiniteError(f"{stage}: the model outputs NaN or infinity")
         statistics = np.stack([sums, np.full(len(sums), test.shape[1] - 1.0)], 1)
         score = Score.of("perplexity", statistics, f"unit:token|windows:{test.shape[1]}|version:attnkit-{__version__}")
         run = self.settings.model if stage == "before" else str(self.settings.folder)

@@ -291,7 +291,7 @@ class Training(TrainingState):
             sums, value = self.validator.measure(self.full_state_dict(weights))
         except NotFiniteError as error:
             raise DivergedError(
-                f"step {step}: the model gave NaN or infinity in the validation; try a lower"
+                f"step {step}: the model outputs NaN or infinity in the validation; try a lower"
                 " train.lr or a longer train.warmup"
             ) from error
         best = progress.validated(MonitoredScore(value, sums.loss), monitor)

@@ -82,5 +82,5 @@ def test_a_plug_in_that_fails_breaks_what_it_fails_in(check: Caller) -> None:
     code, _, err = check("mine", "--plugin", "mine.py", "--format", "csv")
     assert code == 1
     assert "broken, encoder: map: RuntimeError: " in err
-    assert "to mend" not in err
+    assert "to fix" not in err
     assert "bug" not in err

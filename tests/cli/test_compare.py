@@ -122,7 +122,7 @@ def test_changed_lines_are_told_of_and_changed_outputs_refused(attnkit: Any, fol
     test.write_text(lines.replace("cats", "mice"), encoding="utf-8")
     try:
         done = attnkit(*runs)
-        assert "the rows kept in the run are used" in done.err
+        assert "the run's stored rows are used" in done.err
         assert done.code == 0, done.err
     finally:
         test.write_text(lines, encoding="utf-8")

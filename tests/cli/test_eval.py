@@ -217,7 +217,7 @@ def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Caller, tmp_path:
     assert "parameters" not in table.splitlines()[0]
     done = attnkit("runs", "--columns", "bleu", "--format", "json", "--device", "cpu")
     assert (done.code, done.out) == (2, "")
-    assert "--format json has everything" in done.err
+    assert "--format json has all columns" in done.err
 
 
 FIGURES = "published: {source: Some 2021, comparable: false, why: other data, scores: {vanilla: {bleu: 27.5}}}\n"
