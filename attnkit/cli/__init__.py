@@ -20,7 +20,7 @@ from attnkit.distributed import group
 COMMANDS = {
     "demo": "Translate and show attention with the included model, in seconds.",
     "train": "Train every variant of a recipe and print a table that compares them.",
-    "convert": "Replace the attention mechanism of a trained model, and measure what that costs.",
+    "convert": "Replace the attention mechanism of a trained model, and measure the cost.",
     "eval": "Score trained runs, or the output of any system, side by side.",
     "compare": "Show where the outputs of scored runs differ, sentence by sentence.",
     "plot": "Plot learning curves of runs, or their scores against time and parameters.",

@@ -98,7 +98,7 @@ def read_table(path: Path) -> ScoreTable:
 
     Raises MissingInputError if there is no such file, or DataError if it has other contents.
     """
-    message = "the table is not what `attnkit eval --format json` prints"
+    message = "the file is not a table that `attnkit eval --format json` printed"
     return json_files.parse(read_json(path, TABLE_LIMIT), ScoreTable, message)
 
 

@@ -25,10 +25,7 @@ def window_issue(state: str, by_distance: bool) -> str:
     """Return why a mechanism with this `state` cannot attend to disjoint caches of several contexts, or "" if it
     can."""
     if state == "constant":
-        return (
-            "its attention keeps sums of what it has read, from which the begin token of each "
-            "window cannot be taken out again"
-        )
+        return "its attention keeps sums over all tokens, from which the begin token of each window cannot be removed"
     if by_distance:
         return "its attention depends on distances between keys, and windows share their positions"
     return ""

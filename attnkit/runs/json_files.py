@@ -403,4 +403,4 @@ def parse(value: Any, schema: type[SchemaT], where: str) -> SchemaT:
             raise DataError(f"{where}: {key} is missing") from error
         rule = fault["msg"].removeprefix("Input should ").partition(" or instance of")[0]
         rule = "be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
-        raise DataError(f"{where}: {key} should {rule}, got {fault['input']!r:.60}") from error
+        raise DataError(f"{where}: {key} must {rule}, got {fault['input']!r:.60}") from error

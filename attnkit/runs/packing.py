@@ -89,7 +89,7 @@ def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
             raise ValueError(f"more than {MAX_FILES} files")
         manifests = [member.name for member in members if member.name.endswith(f"/{layout.MANIFEST}")]
         if len(manifests) != 1:
-            raise ValueError(f"{len(manifests)} files {layout.MANIFEST}, should be one")
+            raise ValueError(f"{len(manifests)} files {layout.MANIFEST} instead of one")
         folder = manifests[0].removesuffix(layout.MANIFEST)
         for member in members:
             name = member.name.removeprefix(folder)

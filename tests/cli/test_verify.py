@@ -171,7 +171,7 @@ def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Caller, capsys: Any,
     path.write_text("{}", encoding="utf-8")
     done = attnkit("runs", "--table", str(path))
     assert done.code == 65
-    assert "the table is not what `attnkit eval --format json` prints" in done.refusal
+    assert "the file is not a table that `attnkit eval --format json` printed" in done.refusal
 
 
 def _row(**changed: Any) -> dict[str, Any]:

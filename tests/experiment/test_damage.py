@@ -74,15 +74,15 @@ def test_a_pipe_among_the_outputs_is_not_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"plugins": []}, r"plugins should be a valid dictionary, is \[\]"),
+        ({"plugins": []}, r"plugins must be a valid dictionary, got \[\]"),
         ({"plugins": {"mine": {"from": "a.py"}}}, "plugins.mine.sha256 is missing"),
         ({"plugins": {"mine": {"sha256": "0" * 64}}}, "plugins.mine.from is missing"),
-        ({"seed": "x"}, "seed should be a valid integer, is 'x'"),
-        ({"files": 3}, "files should be a valid dictionary, is 3"),
-        ({"finished": True}, "finished should be a valid dictionary, is True"),
-        ({"finished": {"step": "3", "seconds": 1.0}}, "finished.step should be a valid integer"),
-        ({"finished": {"step": -3, "seconds": 1.0}}, "finished.step should be greater than or"),
-        ({"threads": 1.5}, "threads should be a valid integer, is 1.5"),
+        ({"seed": "x"}, "seed must be a valid integer, got 'x'"),
+        ({"files": 3}, "files must be a valid dictionary, got 3"),
+        ({"finished": True}, "finished must be a valid dictionary, got True"),
+        ({"finished": {"step": "3", "seconds": 1.0}}, "finished.step must be a valid integer"),
+        ({"finished": {"step": -3, "seconds": 1.0}}, "finished.step must be greater than or"),
+        ({"threads": 1.5}, "threads must be a valid integer, got 1.5"),
         ({"changes": [{"step": 1}]}, "changes.0.key is missing"),
     ],
 )
@@ -100,9 +100,9 @@ def test_wrong_types_in_a_manifest_are_named(tmp_path: Path, entries: dict[str, 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("method", [], r"method should be .greedy., .beam. or .sample., is \[\]"),
-        ("beam", "5", "beam should be a valid integer"),
-        ("seed", -1, "seed should be greater than or equal to 0"),
+        ("method", [], r"method must be .greedy., .beam. or .sample., got \[\]"),
+        ("beam", "5", "beam must be a valid integer"),
+        ("seed", -1, "seed must be greater than or equal to 0"),
     ],
 )
 def test_wrong_types_in_scores_are_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
@@ -136,7 +136,7 @@ def test_wrong_types_in_the_state_of_a_checkpoint_are_named(tmp_path: Path, key:
     if (key, value) == ("best", -1.5):
         pytest.skip("a score may be negative")
     damaged_checkpoint(tmp_path, lambda _, state: state["counters"].update({key: value}))
-    with pytest.raises(DataError, match=rf"step-1: counters\.{key} should be"):
+    with pytest.raises(DataError, match=rf"step-1: counters\.{key} must be"):
         run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
 
 

@@ -249,7 +249,7 @@ def test_runs_keep_the_published_figures_that_the_recipe_file_last_stated(tmp_pa
     ]
     assert published_session(tmp_path, None).manifest.published is None
     run.update(published={"source": 5})
-    with pytest.raises(DataError, match=r"manifest.json: published: source should be a valid str"):
+    with pytest.raises(DataError, match=r"manifest.json: published: source must be a valid str"):
         PublishedFigures.of_runs([run])
 
 

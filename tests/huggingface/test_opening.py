@@ -163,11 +163,11 @@ def test_settings_that_say_nothing_are_refused(gpt2: Path) -> None:
     for text, said in (
         ("[]", "must hold a JSON object"),
         ("{", "not valid JSON: Expecting property name"),
-        ('{"model_type": 5}', "model_type should be a valid string, is 5"),
-        ('{"model_type": "gpt2", "architectures": 5}', "architectures should be a valid list"),
-        ('{"model_type": "gpt2", "architectures": [5]}', "should be a valid string, is 5"),
-        ('{"model_type": "gpt2", "auto_map": 5}', "auto_map should be a valid dictionary"),
-        ('{"model_type": "gpt2", "sliding_window": "x"}', "sliding_window should be a valid int"),
+        ('{"model_type": 5}', "model_type must be a valid string, got 5"),
+        ('{"model_type": "gpt2", "architectures": 5}', "architectures must be a valid list"),
+        ('{"model_type": "gpt2", "architectures": [5]}', "must be a valid string, got 5"),
+        ('{"model_type": "gpt2", "auto_map": 5}', "auto_map must be a valid dictionary"),
+        ('{"model_type": "gpt2", "sliding_window": "x"}', "sliding_window must be a valid int"),
         ('{"model_type": "\\ud800"}', "not valid JSON"),
         (f'{{"model_type": "gpt2", "x": {deep}}}', "not valid JSON: maximum recursion"),
     ):

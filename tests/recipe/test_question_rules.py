@@ -68,9 +68,7 @@ def test_each_rule_tells_its_place_and_the_way_out(text: str, message: str) -> N
 
 
 WINDOW = TOY + "contexts: {methods: [entropy, window]}\n"
-SUMS = (
-    "its attention keeps sums of what it has read, from which the begin token of each window cannot be taken out again"
-)
+SUMS = "its attention keeps sums over all tokens, from which the begin token of each window cannot be removed"
 WORDS = [word for word in mechanisms.names() if (facts := mechanisms.facts(word)).causal and not facts.composite]
 DISTANCES = "its attention depends on distances between keys, and windows share their positions"
 

@@ -266,9 +266,9 @@ def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> N
 @pytest.mark.parametrize(
     ("entry", "fault"),
     [
-        (5, "test should be a valid dictionary, is 5"),
-        ({"metrics": []}, r"test.metrics should be a valid dictionary, is \[\]"),
-        ({"weights": 1}, "test.weights should be a valid string, is 1"),
+        (5, "test must be a valid dictionary, got 5"),
+        ({"metrics": []}, r"test.metrics must be a valid dictionary, got \[\]"),
+        ({"weights": 1}, "test.weights must be a valid string, got 1"),
         ({}, None),
         ({"digests": {}}, None),
         ({"facts": None}, None),

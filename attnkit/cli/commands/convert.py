@@ -48,7 +48,7 @@ def convert(
     as_json: bool = flag("--json", "Print events as JSON, one object per line."),
     quiet: bool = flag("--quiet", "Print only the final table.", "-q"),
 ) -> None:
-    """Replace the attention mechanism of a trained model, and measure what that costs.
+    """Replace the attention mechanism of a trained model, and measure the cost.
 
     Weights with matching names and shapes are kept, a Random Synthesizer starts from averaged maps,
     and other new weights are initialised. Then the new layers learn, on the training text, to

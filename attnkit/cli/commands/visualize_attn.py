@@ -245,7 +245,7 @@ def _suggest(all_maps: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", ki
         hidden = look.hide_first if first else look.hide_special or not sink.token.special
         if not hidden:
             option = "--hide-first" if first else "--hide-special"
-            console.say(f"{sink_text(sink)}: {option} shows what is on the others")
+            console.say(f"{sink_text(sink)}: {option} shows the attention to the other tokens")
             break
 
 
