@@ -172,7 +172,7 @@ def test_verify_finds_outputs_that_do_not_give_the_scores(here: Caller) -> None:
     for _ in range(2):
         done = here("verify", GOOD_RESULTS)
         assert done.code == 65
-        assert "test bleu: scores.json says" in done.refusal
+        assert "test bleu: scores.json has" in done.refusal
         Path("test.jsonl").unlink(missing_ok=True)
 
 

@@ -200,7 +200,7 @@ def test_a_table_of_another_form_is_refused_in_one_line(table: Any, root: Path, 
     path.write_text(json.dumps(table), encoding="utf-8")
     done = called(capsys, "verify", str(root / "toy/base"), "--table", str(path))
     assert done.code == 65
-    assert "the table is not what" in done.refusal or "table.json: " in done.refusal
+    assert "the file is not a table" in done.refusal or "table.json: " in done.refusal
     assert done.out == ""
 
 
