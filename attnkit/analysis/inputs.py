@@ -105,10 +105,7 @@ class InputBuilder:
         unlike = unlike_note(rare_words(self.vocabulary, [text]))
         notes = [unlike] if unlike else []
         if length > self.max_length:
-            notes.append(
-                f"the source or the output has {length} tokens, more than in training ({self.max_length}, "
-                "data.max_length)"
-            )
+            notes.append(f"a sequence has {length} tokens, more than in training ({self.max_length}, data.max_length)")
         if not model_input.complete:
             notes.append(f"the output was truncated to {len(model_input.output)} tokens")
         return "; ".join(notes)

@@ -258,10 +258,8 @@ class Corpus:
         if not all(rows.values()):
             numbers = ", ".join(f"{number:,} {split}" for split, number in requested.items())
             kind = ("text" if self._causal else "source") + "s" * (len(sizes) != 1)
-            raise DataError(
-                f"{name}: {sizes.total():,} rows ({len(sizes):,} distinct {kind}) are too few for {numbers} "
-                "rows and a training split; lower data.split"
-            )
+            found = f"{sizes.total():,} row{'s' * (sizes.total() != 1)} ({len(sizes):,} distinct {kind})"
+            raise DataError(f"{name}: {found}: too few for {numbers} rows and a training split; lower data.split")
         parts = ", ".join(f"{number:,} {split}" for split, number in rows.items())
         self.notes.append(f"data.split: {parts} rows, seed {data.seed}")
         return chosen, rows

@@ -192,10 +192,10 @@ def check_marked(encoded: Encoded, vocabulary: Vocabulary, name: str) -> None:
     uneven = np.flatnonzero(encoded.source.lengths != encoded.target.lengths + 1)
     if len(uneven):
         row = int(uneven[0])
-        tokens = int(encoded.source.lengths[row]) - 1
+        tokens, targets = int(encoded.source.lengths[row]) - 1, int(encoded.target.lengths[row])
         raise DataError(
-            f"{name}: row {row + 1} has {tokens} tokens but {int(encoded.target.lengths[row])} targets; "
-            f"give one target per token ({NOTHING}: no prediction)"
+            f"{name}: row {row + 1} has {tokens} token{'s' * (tokens != 1)} but {targets} "
+            f"target{'s' * (targets != 1)}; give one target per token ({NOTHING}: no prediction)"
         )
     if NOTHING not in vocabulary:
         return

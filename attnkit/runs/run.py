@@ -122,7 +122,8 @@ class Run(Results):
             OutputPathError: If another process trains this run (names the process), no file can be created, or the
                 folder has disappeared when an error occurs inside.
         """
-        created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        with files.writing(self.path):
+            created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         files.make_folder(self.path)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
             for folder in (self.path, self.path / layout.OUTPUTS, self.path / layout.DATA):

@@ -246,7 +246,7 @@ def test_longer_texts_than_in_training_are_read_with_a_note(runs: dict[str, Run]
     length = len(found.maps["encoder"].keys)
     assert length > LENGTH
     assert found.facts["note"] == (
-        f"the source or the output has {length} tokens, more than in training ({LENGTH}, data.max_length)"
+        f"a sequence has {length} tokens, more than in training ({LENGTH}, data.max_length)"
     )
     assert "note" not in capture(runs["pair"], "cat", target="a", device="cpu").facts
 

@@ -56,8 +56,8 @@ def test_every_layer_of_those_that_take_turns_is_measured(check: Caller) -> None
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=PEEKS))
     code, out, err = check("interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
     assert code == 1
-    assert "broken, decoder: future: layer 1: length 2, layout any, after token 0: the fut" in err
-    assert err.count("to mend future: give a key the weight 0 where ") == 1
+    assert "broken, decoder: future: layer 1: length 2, layout any, after token 0: later tokens have" in err
+    assert err.count("to fix future: give a key the weight 0 where ") == 1
     assert "encoder" not in err
     assert "broken" in next(line for line in out.splitlines() if line.startswith("future"))
     worked = next(line.split() for line in out.splitlines() if line.startswith("worked"))

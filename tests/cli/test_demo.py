@@ -21,7 +21,7 @@ def test_the_demo_writes_pages_and_says_what_to_try(command: Command, tmp_path: 
 def test_demo_is_a_name_for_other_commands(here: Caller) -> None:
     assert here("generate", "demo", stdin="The king laughs.\n").out == "Der König lacht.\n"
     found = here("visualize-attn", "demo", "The king laughs.", "--from", "Der", "--to", "king")
-    assert found.out.startswith("cross attention: what Der reads of king, each head")
+    assert found.out.startswith("cross attention: weight from Der to king in each head")
     assert here("verify", "demo").code == 0
     wrong = here("visualize-attn", "demo", "The king laughs.", "--from", "king")
     assert "--from needs --to WORD" in wrong.refusal
@@ -33,7 +33,7 @@ def test_demo_is_a_name_where_runs_are_listed_drawn_and_trained_on(here: Caller)
     assert here("runs", "demo").out.splitlines()[-2].startswith("demo  done   850/850")
     assert here("runs", "demo", "--format", "csv").out.splitlines()[1].startswith("demo,quickstart")
     refused = here("plot", "demo").refusal
-    assert refused.endswith(" demo: the demo model came without its learning curve")
+    assert refused.endswith(" demo: the demo model has no learning curve")
     words = ("train.init=demo", "train.steps=1", "search.max_length=2", "--quiet")
     done = here("train", "quickstart", "--variant", "random+vanilla", *words)
     assert done.code == 0, done.err

@@ -161,7 +161,7 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert code == 0
     assert "wmt14-en-de is not available yet; --download fetches it (" in err
     assert "1.7 GB" in err
-    assert "without the data" in out
+    assert "data not read: vocabulary sizes" in out
 
 
 def test_copy_writes_the_file_and_never_overwrites(run: Caller) -> None:

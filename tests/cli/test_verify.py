@@ -91,7 +91,7 @@ def _damage(name: str) -> Callable[[Run], None]:
         (_edit_score, {"test chrf": "scores.json has .*, scoring again gives"}),
         (_other_outputs, {"test chrf": "scoring again gives"}),
         (_damage("metrics.jsonl"), {"metrics.jsonl": "was changed"}),
-        (_damage("recipe.yaml"), {"recipe.yaml": "is not the file"}),
+        (_damage("recipe.yaml"), {"recipe.yaml": "was changed"}),
         (_damage("manifest.json"), {"manifest.json": "not valid JSON"}),
         (_damage("data/test.json"), {"data/test.json": "was changed", "test": "its rows"}),
         (

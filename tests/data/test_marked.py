@@ -177,7 +177,7 @@ def test_both_metrics_are_those_of_the_positions(shape: str) -> None:
     [
         ([("a b", "_ _")], "all targets are _: there is nothing to learn"),
         ([("a b", "_ x"), ("b", "x")], "all targets other than _ are x: there is nothing to learn"),
-        ([("a b", "x y"), ("a b", "x")], "row 2 has 2 tokens but 1 targets"),
+        ([("a b", "x y"), ("a b", "x")], "row 2 has 2 tokens but 1 target;"),
     ],
 )
 def test_rows_without_anything_to_learn_are_refused(pairs: list[tuple[str, str]], message: str) -> None:

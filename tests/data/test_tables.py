@@ -161,7 +161,7 @@ def test_a_split_shares_no_source_and_loses_no_row(
 
 def test_a_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "a,b\n" + "x,y\n" * 9, "x.csv")
-    with pytest.raises(DataError, match=r"9 rows \(1 distinct source\) are too few for 3 valid rows and"):
+    with pytest.raises(DataError, match=r"9 rows \(1 distinct source\): too few for 3 valid rows and"):
         list(opened(tmp_path, split={"valid": 3}).rows("train"))
     with pytest.raises(RecipeError, match=r"data\.split\.valid: data\.valid names a file"):
         opened(tmp_path, valid="x.csv", split={"valid": 3})
@@ -184,7 +184,7 @@ def test_texts_of_a_language_model_are_split_by_themselves(tmp_path: Path) -> No
     assert sorted(text for some in rows.values() for text in some) == sorted(texts)
     assert sum(len({*some}) for some in rows.values()) == 20
     write(tmp_path, "text\n" + "a\n" * 9, "x.csv")
-    with pytest.raises(DataError, match=r"9 rows \(1 distinct text\) are too few for 6 valid, 4 test"):
+    with pytest.raises(DataError, match=r"9 rows \(1 distinct text\): too few for 6 valid, 4 test"):
         list(Corpus.open(data, "language-modeling").rows("train"))
 
 

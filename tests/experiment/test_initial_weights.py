@@ -95,10 +95,10 @@ def test_without_it_a_training_starts_elsewhere(folder: Path) -> None:
 def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) -> None:
     error = refusal()
     assert isinstance(error, MissingInputError)
-    assert str(error).startswith("second.yaml:4:15: train.init: runs/first/plain/seed-1 is not ")
+    assert str(error).startswith("second.yaml:4:15: train.init: runs/first/plain/seed-1 does not exist")
     assert str(error).endswith(f"train it first: attnkit train {folder}/first.yaml")
     begun()
-    with pytest.raises(MissingInputError, match=r"seed-2 is not there.*yaml --seed 2$"):
+    with pytest.raises(MissingInputError, match=r"seed-2 does not exist.*yaml --seed 2$"):
         trained("second.yaml", variants=("plain",), seeds=[2])
     with pytest.raises(MissingInputError, match=r"elsewhere/first.* --out elsewhere$"):
         trained("second.yaml", out=Path("elsewhere"))
@@ -109,11 +109,11 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
     ("overrides", "message"),
     [
         (["train.init=absent"], "train.init: no recipe 'absent'.*no such run"),
-        (["train.init=runs"], "runs/plain/seed-1 is not there; it must hold a finished run"),
-        (["model.width=32"], r"must be float32 \[32\], is float32 \[16\]"),
+        (["train.init=runs"], "runs/plain/seed-1 does not exist; it must hold a finished run"),
+        (["model.width=32"], r"must be float32 \[32\], got float32 \[16\]"),
         (["model.layers.decoder=2"], r"is missing .26 missing in all"),
-        (["model.init_std=0.02"], "model.init_std is null there and 0.02 here; give both recipes"),
-        (["model.heads=4"], "plain: model.heads is 2 there and 4 here; give both recipes the same"),
+        (["model.init_std=0.02"], "model.init_std is null in train.init and 0.02 in the recipe; give both recipes"),
+        (["model.heads=4"], "plain: model.heads is 2 in train.init and 4 in the recipe; give both recipes the same"),
         (["tokenizer.size=99"], "command line: tokenizer.size: 99, but the tokenizer comes from"),
         (["variants.plain.model.attention.encoder=synthesizer-random"], "do not fit variant plain"),
     ],
@@ -130,7 +130,7 @@ def test_a_length_that_changes_shapes_is_refused_with_them(folder: Path) -> None
     begun(variants=("random",))
     error = refusal("data.max_length=30", variants=("random",))
     assert isinstance(error, RecipeError)
-    assert "table must be float32 [2, 31, 31], is float32 [2, 25, 25]" in str(error)
+    assert "table must be float32 [2, 31, 31], got float32 [2, 25, 25]" in str(error)
     assert "the same model and data.max_length" in str(error)
 
 

@@ -230,7 +230,7 @@ def test_a_saved_model_shows_the_maps_of_its_mechanism(tmp_path: Path) -> None:
     [
         (surgery.FACTS, b"{", "not valid JSON"),
         (surgery.FACTS, b'{"attention": 1, "options": {}, "length": 3}', "damaged"),
-        (surgery.FACTS, b'{"attention": "local", "options": {}, "length": 3}', "not expected"),
+        (surgery.FACTS, b'{"attention": "local", "options": {}, "length": 3}', "table is unexpected"),
         (surgery.FACTS, b'{"attention": "local", "options": {}, "length": "x"}', "damaged"),
         (surgery.FACTS, b'{"attention": "local", "options": 5, "length": 3}', "damaged"),
         (surgery.FACTS, b'{"attention": "\\ud800", "options": {}, "length": 3}', "not valid JSON"),

@@ -456,6 +456,8 @@ def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputPathError, match="file is not a folder"), Run(tmp_path / "file/x").lock():
         pass
+    with pytest.raises(OutputPathError, match="File name too long"), Run(tmp_path / ("x" * 300) / "y").lock():
+        pass
 
 
 @pytest.fixture
