@@ -66,10 +66,8 @@ def split_overrides(words: Sequence[str], *, data: bool = False) -> tuple[list[s
     allowed = (*AFTER_TRAINING, "data.") if data else AFTER_TRAINING
     for word in overrides:
         if not word.startswith(allowed) and not is_sweep(word):
-            raise UsageError(
-                f"{quoted(word, 200)}: eval changes search.KEY, contexts.KEY and eval.KEY only; "
-                "other keys need `attnkit train`"
-            )
+            sections = f"search.KEY, contexts.KEY{', data.KEY' if data else ''} and eval.KEY"
+            raise UsageError(f"{quoted(word, 200)}: eval changes only {sections}; other keys need `attnkit train`")
     return [word for word in words if word not in overrides], overrides
 
 

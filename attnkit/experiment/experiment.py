@@ -146,7 +146,7 @@ class Experiment:
         """Return the scores of a run on all splits of its recipe, or of `recipe` if given."""
 
         def progress(stage: str, done: int, total: int) -> None:
-            self.stop.obey(" while scoring; run the same command again to score the other runs")
+            self.stop.obey(" while scoring; run the same command again to score the remaining runs")
 
         return evaluate_run(run, recipe, device=str(self.device), progress=progress, **self.data_options)
 

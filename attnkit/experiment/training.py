@@ -295,7 +295,7 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
     lines = [f"{name} seed {seed}: {error}" for (name, seed), error in failures.items()]
     if stop.requested and (stopped or waiting):
         failed = "".join(f"; failed before: {line}" for line in lines)
-        raise StoppedError(f"stopped by {stop.requested}; finished work is saved{failed}; {AGAIN}")
+        raise StoppedError(f"stopped by {stop.requested}; all progress is saved{failed}; {AGAIN}")
     comparison = None
     if finished := [key for key in planned if key in rows]:
         comparison = experiment.compare(finished, [row for key in finished for row in rows[key]])

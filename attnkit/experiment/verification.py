@@ -98,7 +98,7 @@ def read_table(path: Path) -> ScoreTable:
 
     Raises MissingInputError if there is no such file, or DataError if it has other contents.
     """
-    message = "the file is not a table that `attnkit eval --format json` printed"
+    message = f"{path}: not a table of `attnkit eval --format json`"
     return json_files.parse(read_json(path, TABLE_LIMIT), ScoreTable, message)
 
 

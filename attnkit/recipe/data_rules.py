@@ -136,7 +136,7 @@ def _label_issue(data: DataConfig, task: str) -> str:
         return "name at least two labels, such as `labels: [negative, positive]`"
     distinct = len({" ".join(label.split()) for label in labels}) == len(labels)
     if not distinct or not all(label.strip() == label != "" for label in labels):
-        return "labels must differ, and must not start or end with white space"
+        return "labels must be different, non-empty, and without white space at their ends"
     return ""
 
 

@@ -87,7 +87,8 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
             "model.width",
         )
     if not width % heads and model.positions == "rope" and width // heads % 2:
-        yield f"rope needs an even head width, got {width // heads}", "model.positions", "model.heads", "model.width"
+        text = f"rope needs an even head width (width / heads), got {width // heads}"
+        yield text, "model.positions", "model.heads", "model.width"
     if model.positions == "sinusoidal" and width % 2:
         yield f"sinusoidal positions need an even width; use model.width={width + 1}", "model.width", "model.positions"
     if fits and model.positions not in positions:
@@ -105,10 +106,10 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
     if type_ == "naive-bayes-attention" and model.tie != "none":
         yield "naive-bayes-attention has a separate output table; use none or remove it", "model.tie", "model.type"
     if table and size > MAX_TABLE:
-        text = f"{type_} stores all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; use tokenizer.size={MAX_TABLE}"
+        text = f"{type_} stores all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; use at most {MAX_TABLE}"
         yield text, "tokenizer.size", "model.type"
     if recipe.train.init and model.count_based:
-        yield f"a {type_} model is counted, not trained; remove it", "train.init", "model.type"
+        yield f"a {type_} model is made from counts and starts from no weights; remove it", "train.init", "model.type"
 
 
 def _training(recipe: Recipe) -> Iterator[Issue]:

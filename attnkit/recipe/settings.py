@@ -172,7 +172,7 @@ def unknown(key: Key, prefix: Key) -> str:
     if colon and value:
         return f"unknown key; a space must follow the colon: {name}: {value}"
     if not prefix and word in FILE_KEYS:
-        return "is allowed only at the top level of a recipe file, with nested keys, not in a variant or an override"
+        return "is allowed only at the top level of a recipe file, not in a variant, an override or a dotted key"
     if suggestion := KEYS.get(".".join(key)) or KEYS.get(word):
         return f"unknown key; write {suggestion}"
     sections = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})

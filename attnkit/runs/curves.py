@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -378,7 +379,7 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
         lines.setdefault(run.seed, {})[value] = result
     lines_by_row = other_lines | trial_lines
     if not lines_by_row:
-        raise UsageError(f"--x {key}: no run has a value of {key}")
+        raise UsageError(_why_no_value(key, runs))
     if len(monitors) > 1 and not names:
         raise UsageError(f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); use --y {LOSS}")
     series = tuple(
@@ -402,6 +403,19 @@ def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:
         return float(text)
     except ValueError:
         raise UsageError(f"--x {key}: its values must be numbers, got {text} ({run.path})") from None
+
+
+def _why_no_value(key: str, runs: Sequence[Run]) -> str:
+    numeric = {name for run in runs for name, text in flat(run.recipe).items() if _is_number(text)}
+    if key in numeric:
+        return f"--x {key}: no run has a validation result"
+    return f"--x {key}: no run has a number for {key}; {hint(key, sorted(numeric), 'use a key such as train.lr')}"
+
+
+def _is_number(text: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
 
 
 def _without_key(variant: str, key: str) -> str:

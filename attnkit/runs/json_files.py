@@ -401,6 +401,8 @@ def parse(value: Any, schema: type[SchemaT], where: str) -> SchemaT:
         key = ".".join(map(str, fault["loc"])) or "it"
         if fault["type"] == "missing":
             raise DataError(f"{where}: {key} is missing") from error
-        rule = fault["msg"].removeprefix("Input should ").partition(" or instance of")[0]
-        rule = "be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
-        raise DataError(f"{where}: {key} must {rule}, got {fault['input']!r:.60}") from error
+        rule = fault["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
+        rule = "Input should be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
+        # other messages of pydantic, such as "Extra inputs are not permitted", are sentences
+        rule = f" must {rule.removeprefix('Input should ')}" if rule.startswith("Input should ") else f": {rule}"
+        raise DataError(f"{where}: {key}{rule}, got {fault['input']!r:.60}") from error

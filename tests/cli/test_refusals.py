@@ -229,7 +229,7 @@ TABLE = """
 2 --beam 2 --temperature 1 :: --beam and sampling exclude each other
 2 --context - --prompts - :: only one of --context, --contexts and
 2 --pool best --trace :: --pool best merges no contexts
-2 --choices a :: --choices: give at least two answers
+2 --choices a :: --choices: give at least two different answers
 2 --max-length 8 --choices a,b :: --max-length has no effect with --choices
 2 --chat :: is a run; chat and template are for Hugging Face models only
 2 --dtype bfloat16 :: is a run; dtype is for Hugging Face models only
@@ -238,9 +238,10 @@ TABLE = """
 2 hf --context a.en --prompt x --chat --offline :: has no chat template
 2 hf --context a.en --prompt x --template {prompt} --offline :: a template needs {context} once, and {prompt} after
 # plot
-2 logged --y overview,score :: overview and differences must be the only --y
+2 logged --y overview,score :: overview or differences must be the only --y
 2 logged --save p.svg --size 3 :: --size '3': must be width and height
 66 nowhere :: nowhere: no such folder of runs
+2 logged --x model.attention :: --x model.attention: no run has a number for model.attention; use a key such as
 2 logged --x hours :: --x 'hours': choose from updates, tokens, time, parameters
 2 logged --y los :: --y 'los':
 2 logged --save p.jpg :: unknown suffix '.jpg'; choose from .png .svg .pdf
@@ -249,7 +250,7 @@ TABLE = """
 2 --kind croos :: '--kind': 'croos': did you mean cross?
 2 --rows 0 :: '--rows': must be >= 1
 2 --format jsn :: --format': 'jsn': did you mean json?
-2 --metrics blue :: unknown metric 'blue': did you mean bleu?
+2 --metrics blue :: unknown metric 'blue': did you mean bleu? (load your own with --plugin FILE)
 2 --layer 7 :: --layer 7: encoder attention has only layer 0
 66 --split valid :: valid
 # probe noise run --split test
@@ -324,7 +325,7 @@ TABLE = """
 2 --tune train.lr=1 :: --tune train.lr=1: needs at least two values
 78 --tune train.lrr=1,2 :: train.lrr: unknown key; did you mean train.lr?
 2 --tune search.beam=1,2 :: only keys of train and model can be tuned
-2 --tune train.lr=1,2 --jobs 9 :: must be at most 6, the number of runs
+2 --tune train.lr=1,2 --jobs 9 :: must be at most 6, the number of runs (variants times seeds) and trials
 # verify
 66 nothing-of-that-name :: nothing-of-that-name
 66 quickstart :: `attnkit train RECIPE` makes one

@@ -171,7 +171,7 @@ def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Caller, capsys: Any,
     path.write_text("{}", encoding="utf-8")
     done = attnkit("runs", "--table", str(path))
     assert done.code == 65
-    assert "the file is not a table that `attnkit eval --format json` printed" in done.refusal
+    assert "table.json: not a table of `attnkit eval --format json`: " in done.refusal
 
 
 def _row(**changed: Any) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def test_a_table_of_another_form_is_refused_in_one_line(table: Any, root: Path, 
     path.write_text(json.dumps(table), encoding="utf-8")
     done = called(capsys, "verify", str(root / "toy/base"), "--table", str(path))
     assert done.code == 65
-    assert "the file is not a table" in done.refusal or "table.json: " in done.refusal
+    assert "not a table of" in done.refusal or "table.json: " in done.refusal
     assert done.out == ""
 
 

@@ -180,7 +180,7 @@ def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None
         if isinstance(event, events.NoteEvent) and event.text.startswith("starting"):
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(errors.StoppedError, match="stopped by SIGTERM; finished work is saved"):
+    with pytest.raises(errors.StoppedError, match="stopped by SIGTERM; all progress is saved"):
         session(write_recipe(tmp_path), stop)
     assert not (tmp_path / "runs").exists()
 
@@ -334,7 +334,7 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=LIMIT)
     assert process.returncode == 75, told
-    assert told.splitlines()[-1].startswith("attnkit: stopped by SIGINT; finished work")
+    assert told.splitlines()[-1].startswith("attnkit: stopped by SIGINT; all progress")
     assert "Traceback" not in told
     deadline = time.monotonic() + LIMIT
     while workers_of(process.pid):

@@ -169,5 +169,5 @@ def _choices(text: str | None) -> list[str]:
     """Return the answers of --choices.  Raises UsageError unless there are two or more distinct ones."""
     labels = [word.strip() for word in text.split(",")] if text is not None else []
     if text is not None and len({*filter(None, labels)}) < max(2, len(labels)):
-        raise UsageError("--choices: give at least two answers, as in positive,negative")
+        raise UsageError("--choices: give at least two different answers, as in positive,negative")
     return labels

@@ -49,7 +49,7 @@ def plot(
     names = [name.strip() for name in y.split(",")] if y is not None else []
     if {*names} & {*VIEWS}:
         if len(names) > 1 or x is not None:
-            raise UsageError(f"--y {y}: {' and '.join(VIEWS)} must be the only --y, without --x")
+            raise UsageError(f"--y {y}: {' or '.join(VIEWS)} must be the only --y, without --x")
         _plot_view(names[0], folders, save)
         return
     x_is_key = x is not None and "." in x

@@ -99,7 +99,9 @@ def train(
     plan, tuning = _tuning(plan, recipe, overrides, tune, tune_steps)
     parts = [plan] if tuning is None else [tuning.settings(plan), plan]
     if jobs > (count := sum(len(part.runs()) for part in parts)):
-        raise UsageError(f"--jobs {jobs}: must be at most {count}, the number of runs (variants times seeds)")
+        trials = "" if tuning is None else " and trials"
+        text = f"must be at most {count}, the number of runs (variants times seeds){trials}"
+        raise UsageError(f"--jobs {jobs}: {text}")
     if dry_run:
         _check_data(plan)
         _dry_run(parts, jobs, ranks, as_json=as_json)
@@ -229,7 +231,7 @@ def _check_data(plan: "TrainingSettings") -> None:
         for split in check_splits(recipe, data_dir=plan.data_dir, fetch=False):
             console.say(
                 f"{recipe.data.corpus}: {split} is not available yet; training downloads it first, "
-                "or names where to get it"
+                "or says where to get it"
             )
 
 

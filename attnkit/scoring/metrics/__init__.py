@@ -60,9 +60,8 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     out: list[str] = []
     for name in names:
         if name != "rouge" and not is_known(name):
-            raise UsageError(
-                f"unknown metric {quoted(name)}: {hint(name, (*METRICS, 'rouge', 'a metric of --plugin FILE'))}"
-            )
+            suggestion = hint(name, (*METRICS, "rouge"))
+            raise UsageError(f"unknown metric {quoted(name)}: {suggestion} (load your own with --plugin FILE)")
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
 
