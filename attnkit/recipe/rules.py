@@ -87,8 +87,12 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
             "model.width",
         )
     if not width % heads and model.positions == "rope" and width // heads % 2:
-        text = f"rope needs an even head width (width / heads), got {width // heads}"
-        yield text, "model.positions", "model.heads", "model.width"
+        yield (
+            f"rope needs an even width / heads, got {width // heads}",
+            "model.positions",
+            "model.heads",
+            "model.width",
+        )
     if model.positions == "sinusoidal" and width % 2:
         yield f"sinusoidal positions need an even width; use model.width={width + 1}", "model.width", "model.positions"
     if fits and model.positions not in positions:

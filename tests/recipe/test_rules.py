@@ -137,7 +137,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, "model.heads=3", "model.heads: width 256 is not divisible by 3 heads; use model.heads=2"),
         (GOOD, "model.width=250", "model.width: width 250 is not divisible by 4 heads; use model.heads=5"),
         (GOOD, "model.width=1073741824 model.heads=1073741823", "heads; use model.heads=4096"),
-        (GOOD, "model.width=30 model.heads=2 model.positions=rope", "an even head width (width / heads), got 15"),
+        (GOOD, "model.width=30 model.heads=2 model.positions=rope", "rope needs an even width / heads, got 15"),
         (GOOD, "model.width=5 model.heads=1", "model.width: sinusoidal positions need an even"),
         (GOOD, "tokenizer.shared=false model.tie=all", "model.tie: two vocabularies cannot share"),
         (GOOD, "model.layers.decoder=0", "model.layers.decoder: must be at least 1"),
