@@ -81,18 +81,11 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
         text = f"size {size} is too small for reserved and special tokens and one piece; use at least {min_size}"
         yield text, "tokenizer.size", "tokenizer.special"
     if width % heads:
-        yield (
-            f"width {width} is not divisible by {heads} heads; use model.heads={nearest}",
-            "model.heads",
-            "model.width",
-        )
+        text = f"width {width} is not divisible by {heads} heads; use model.heads={nearest}"
+        yield text, "model.heads", "model.width"
     if not width % heads and model.positions == "rope" and width // heads % 2:
-        yield (
-            f"rope needs an even width / heads, got {width // heads}",
-            "model.positions",
-            "model.heads",
-            "model.width",
-        )
+        text = f"rope needs an even width / heads, got {width // heads}"
+        yield text, "model.positions", "model.heads", "model.width"
     if model.positions == "sinusoidal" and width % 2:
         yield f"sinusoidal positions need an even width; use model.width={width + 1}", "model.width", "model.positions"
     if fits and model.positions not in positions:
