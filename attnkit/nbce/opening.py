@@ -37,9 +37,9 @@ def open_model(
         DataError: The model's files are damaged.
     """
     if is_run(str(name)):
-        options = {"dtype is": dtype != "float32", "chat and template are": chat or template}
+        options = {"dtype": dtype != "float32", "chat": chat, "template": template}
         if refused := [option for option, is_set in options.items() if is_set]:
-            raise UsageError(f"{name} is a run; {refused[0]} for Hugging Face models only")
+            raise UsageError(f"{name} is a run; remove {refused[0]}, which is for Hugging Face models only")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
 

@@ -169,7 +169,7 @@ TABLE = """
 2 --model x --model x :: --model 'x' is given twice
 66 --model ./gone :: './gone': no such directory
 66 --model asked/runs/toy/gone :: asked/runs/toy/gone: no such folder
-2 --model asked/runs/toy/base/seed-1 --chat :: is a run; chat and template are for Hugging Face models only
+2 --model asked/runs/toy/base/seed-1 --chat :: is a run; remove chat, which is for Hugging Face models only
 66 --model asked/runs/toy/base/seed-1 --split tset :: no split 'tset'
 2 --model asked/runs/toy/base/seed-1 --metrics perplexity :: perplexity does not apply
 2 --model x --baseline concta :: --baseline 'concta': did you mean concat?
@@ -231,8 +231,8 @@ TABLE = """
 2 --pool best --trace :: --pool best merges no contexts
 2 --choices a :: --choices: give at least two different answers
 2 --max-length 8 --choices a,b :: --max-length has no effect with --choices
-2 --chat :: is a run; chat and template are for Hugging Face models only
-2 --dtype bfloat16 :: is a run; dtype is for Hugging Face models only
+2 --chat :: is a run; remove chat, which is for Hugging Face models only
+2 --dtype bfloat16 :: is a run; remove dtype, which is for Hugging Face models only
 # nbce
 66 ./no-run --context a.en --prompt x :: no-run
 2 hf --context a.en --prompt x --chat --offline :: has no chat template
