@@ -217,7 +217,7 @@ def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
         (lambda m: m.attention(None), UsageError, "the text must be text, not None"),
         (lambda m: attnkit.contexts(m, [None], "b"), UsageError, "contexts must be text"),
         (lambda m: attnkit.contexts(m, ["a"], None), UsageError, "the prompt must be text"),
-        (lambda m: m.attention("A king", "Ein").save("x.foo"), UsageError, r"there are \.html, \.npz, \.csv"),
+        (lambda m: m.attention("A king", "Ein").save("x.foo"), UsageError, r"choose from \.html, \.npz, \.csv"),
         (lambda m: attnkit.evaluate("nowhere"), MissingInputError, "nowhere"),
     ],
 )

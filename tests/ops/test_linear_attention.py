@@ -163,7 +163,7 @@ def test_a_compiled_form_agrees() -> None:
 def test_a_kernel_refuses_biases_and_calls_without_keys() -> None:
     made, (q, k, v) = mechanism("linear", {}), inputs(3)
     mask = Mask.packed(3, q.device, causal=True)
-    with pytest.raises(ValueError, match="has no scores"):
+    with pytest.raises(ValueError, match="has no attention scores"):
         made(q, k, v, mask, bias=torch.zeros(1, 1, 3, 3))
     with pytest.raises(ValueError, match="needs k with"):
         made(q, None, None, mask)
