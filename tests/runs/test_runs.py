@@ -225,7 +225,7 @@ def test_weights_of_another_model_are_refused(finished: Run, tokenizer: Tokenize
         (lambda s: s.pop(name), "is missing"),
         (lambda s: s.update(extra=torch.zeros(1)), "extra is unexpected"),
         (lambda s: s.update({name: torch.zeros(2)}), r"must be float32 .*, got float32 \[2\]"),
-        (lambda s: s.update({name: s[name].double()}), "is float64"),
+        (lambda s: s.update({name: s[name].double()}), "got float64"),
         (lambda s: s.update({name: s[name] * float("nan")}), "holds NaN"),
     ]:
         weights = {key: tensor.clone() for key, tensor in state.items()}
