@@ -65,7 +65,7 @@ def split_issues(data: DataConfig, scored: Sequence[str]) -> Iterator[Issue]:
     for split in ("train", "valid"):
         if data.corpus is None and available and split not in available:
             text = f"needs data.{split} too; set data.{split} to a file"
-            if split == "valid":
+            if split == "valid" and format_of(files_of(data, "train"), data.format) != "plain":
                 text += ", or take rows of data.train: data.split.valid=500"
             yield text, f"data.{available[0]}"
     card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
@@ -89,7 +89,7 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
     if data.size is not None and card.format != "generated":
         yield NO_SIZE, "data.size"
     if data.format != "auto":
-        yield "is for your own files; a corpus has a fixed format; remove it", "data.format"
+        yield "is for your own files; a corpus has a fixed format; remove data.format", "data.format"
     optional = card.format == "generated" and data.source is data.target is None
     needed = card.task == "translation" and not optional
     for key in ("source", "target"):

@@ -75,7 +75,7 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
         )
         yield text, "model.shape", "task"
     if pairs and shape != "encoder-decoder" and separate:
-        text = f"`model.shape: {shape}` reads source and target with one vocabulary; set it to true"
+        text = f"`model.shape: {shape}` reads source and target with one vocabulary; set tokenizer.shared=true"
         yield text, "tokenizer.shared", "model.shape"
     if recipe.tokenizer.model is None and size < min_size:
         text = f"size {size} is too small for reserved and special tokens and one piece; use at least {min_size}"
@@ -101,12 +101,12 @@ def _model(recipe: Recipe) -> Iterator[Issue]:
             "model.type",
         )
     if type_ == "naive-bayes-attention" and model.tie != "none":
-        yield "naive-bayes-attention has a separate output table; use none or remove it", "model.tie", "model.type"
+        yield "naive-bayes-attention has a separate output table; use model.tie=none", "model.tie", "model.type"
     if table and size > MAX_TABLE:
         text = f"{type_} stores all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; use at most {MAX_TABLE}"
         yield text, "tokenizer.size", "model.type"
     if recipe.train.init and model.count_based:
-        yield f"a {type_} model is made from counts and starts from no weights; remove it", "train.init", "model.type"
+        yield f"a {type_} model starts from counts, not from weights; remove train.init", "train.init", "model.type"
 
 
 def _training(recipe: Recipe) -> Iterator[Issue]:
@@ -140,7 +140,7 @@ def _training(recipe: Recipe) -> Iterator[Issue]:
     if train.schedule in ("cosine", "linear") and train.min_lr > train.lr:
         yield f"must be at most the peak train.lr {train.lr:g}", "train.min_lr", "train.lr"
     if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
-        text = f"{train.schedule} decays from the end of the warm-up; set it to at least 1"
+        text = f"{train.schedule} decays from the end of the warm-up; set at least train.warmup=1"
         yield text, "train.warmup", "train.schedule"
 
 

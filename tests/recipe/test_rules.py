@@ -39,7 +39,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (
             LM,
             "model.type=naive-bayes-attention model.tie=all",
-            "model.tie: naive-bayes-attention has a separate output table; use none",
+            "model.tie: naive-bayes-attention has a separate output table; use model.tie=none",
         ),
         (
             LM,
@@ -230,3 +230,9 @@ def test_a_type_brings_its_heads_and_positions(text: str, positions: str) -> Non
 def test_a_problem_is_blamed_on_the_key_that_was_set() -> None:
     assert complaint(GOOD + "model: {width: 30}\n").startswith("r.yaml:3:16: model.width: width 30 is")
     assert complaint(GOOD + "model: {heads: 3, width: 256}\n").startswith("r.yaml:3:16: model.heads")
+
+
+def test_rows_of_a_plain_text_are_not_offered_for_validation() -> None:
+    text = "task: language-modeling\ndata: {train: a.%s}\n"
+    assert complaint(text % "txt").endswith("data.train: needs data.valid too; set data.valid to a file")
+    assert complaint(text % "jsonl").endswith("data.valid to a file, or take rows of data.train: data.split.valid=500")
