@@ -279,7 +279,7 @@ class _Conversion:
             for place, mechanism in adopting.items():
                 mechanism.adopt_maps(maps[place].cpu())
             count = sum(len(batch.rows) for batch in batches)
-            emit(NoteEvent(f"{len(adopting)} layers start with attention maps averaged over {count:,} texts"))
+            emit(NoteEvent(f"layers that start with attention maps averaged over {count:,} texts: {len(adopting)}"))
         return model, {**swapped, "layers_with_averaged_maps": len(adopting)}
 
     def _transfer(self, previous: Run, run: Run, emit: Emit) -> ConvertedModel:

@@ -167,7 +167,7 @@ class _PretrainedConversion:
         config = settings.attention
         layers = surgery.install(student, config.name, config.options(), settings.length)
         new = sum(weight.numel() for layer in layers.values() for weight in layer.parameters())
-        emit(NoteEvent(f"{len(layers)} layers have {config.name}, with {new:,} new weights"))
+        emit(NoteEvent(f"layers with {config.name}: {len(layers)}, with {new:,} new weights"))
         check_space(settings.out, sum(x.nbytes for x in student.state_dict().values()))
         rows = list[ScoreRow]()
         for stage in settings.stages:

@@ -126,7 +126,7 @@ def latest(run: "Run") -> Checkpoint | None:
             lost = int(other.name.removeprefix("step-")) - step
             messages.append(
                 f"{other}: damaged checkpoint ({fault}), renamed to {new_name}; "
-                f"resuming from step {step} and repeating {lost} steps"
+                f"resuming from step {step} and repeating {lost} step{'s' * (lost != 1)}"
             )
         return Checkpoint(step, path, tuple(messages), _manifest(path).log)
     if damaged:

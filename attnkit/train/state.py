@@ -71,10 +71,8 @@ class TrainingProgress(json_files.Schema):
         reached = f"loss {best.loss:.4g}"
         if monitor not in (None, "loss"):
             reached = f"{metric_facts(monitor).title} {best.value:.4g}, {reached}"
-        return (
-            f"stops after step {self.step:,}: {self.worse} validations (train.patience) did not improve on"
-            f" step {self.best_step:,} ({reached})"
-        )
+        validations = f"{self.worse} validation{'s' * (self.worse != 1)} (train.patience)"
+        return f"stops after step {self.step:,}: {validations} did not improve on step {self.best_step:,} ({reached})"
 
 
 class StoredState(json_files.Schema):
@@ -175,8 +173,8 @@ class TrainingState:
             ) from error
         if (done := self.progress.step) > (steps := self.train.steps):
             raise RecipeError(
-                f"train.steps: {steps}, but {done} steps are done; set at least {done} steps, or train again "
-                "with --fresh"
+                f"train.steps: {steps}, but the run is at step {done}; set at least {done}, or train again with "
+                "--fresh"
             )
         if self.device.type == "cuda" and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)

@@ -30,7 +30,7 @@ def test_a_pipe_gets_no_colour(runs: Path, command: Command) -> None:
     done = command("plot", "runs", "--y", "score,learning-rate", "--x", "time", LC_ALL="C")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
-    assert done.stderr == "attnkit: warning: other: without BLEU on test so far\n"
+    assert done.stderr == "attnkit: warning: other: no BLEU on test yet\n"
 
 
 @pytest.mark.sampled(2)

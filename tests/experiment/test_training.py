@@ -409,7 +409,7 @@ def test_a_best_value_of_other_measures_is_forgotten(tmp_path: Path, change: Any
 def test_fewer_updates_than_are_done_are_refused(tmp_path: Path) -> None:
     fourth = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 4)
     session(tmp_path, steps=50, save_every=4, watch=fourth)
-    with pytest.raises(RecipeError, match="train.steps: 3, but 4 steps are done; set at least 4"):
+    with pytest.raises(RecipeError, match="train.steps: 3, but the run is at step 4; set at least 4"):
         session(tmp_path, steps=3, allow_change=True)
 
 
