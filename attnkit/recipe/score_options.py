@@ -51,7 +51,7 @@ class LayerOptions(NamedTuple):
 
 OF_ONE_SEQUENCE = {
     "short_conv": "it convolves the tokens of one sequence",
-    "exclusive": "it subtracts the query's own value from the output",
+    "exclusive": "it subtracts the component along the query's own value",
     "value_residual": "it adds values of the first layer of self-attention",
 }
 """Options of self-attention only -> the reason."""

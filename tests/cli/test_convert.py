@@ -26,7 +26,7 @@ def test_the_table_compares_each_stage_with_the_run_before(convert: Any, here: C
     rows = [line.split()[0] for line in done.out.splitlines() if line.startswith("base")]
     assert rows == STAGES
     assert "difference: to base;" in done.out
-    assert " kept, 0 new, 0 left out" in done.err
+    assert " kept, 0 new, 0 removed" in done.err
     assert "mean squared error of the layers" in done.err
     last = "runs/small/base-linear-tuned/seed-1"
     assert f"attnkit generate {last} < input.txt" in done.err
