@@ -32,7 +32,7 @@ def test_each_pair_is_a_line_of_links(align: Caller) -> None:
     assert (done.code, empty, end) == (0, "", "")
     assert sorted(link.split("-")[1] for link in last.split()) == list("01234")
     assert len(first.split()) == 3
-    assert done.err == ("layer 0, mean of heads, output; --gold FILE scores all\n")
+    assert done.err == ("layer 0, mean of heads, output; --gold FILE scores all heads\n")
 
 
 def test_standard_input_and_an_output_file_say_the_same(align: Caller) -> None:
@@ -51,7 +51,7 @@ def test_lines_longer_than_in_training_are_told(align: Caller, run: Run) -> None
     assert (done.code, done.out.count("\n")) == (0, 3)
     told = [line for line in done.err.splitlines() if "warning" in line]
     assert len(told) == 1
-    assert "line 2: the source or the output has " in told[0]
+    assert "line 2: a sequence has " in told[0]
     assert told[0].endswith(f" tokens, more than in training ({longest}, data.max_length); 1 more line with notes")
     assert "warning" not in align(*FILES).err
 
