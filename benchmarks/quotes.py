@@ -111,8 +111,11 @@ def _score(variant: str, metric: str | None, length: str | None, runs: Sequence[
     if not rows:
         raise SystemExit(f"no kept runs of {variant}" + (f" at length {length}" if length else ""))
     first = rows[0]
+    metric = metric or next(iter(first.scores))
+    if metric not in first.scores:
+        raise SystemExit(f"the kept runs of {variant} have no {metric}, but {', '.join(first.scores)}")
     rows = [row for row in rows if (row.split, row.length) == (first.split, first.length)]
-    return mean(row.scores[metric or next(iter(first.scores))].value for row in rows)
+    return mean(row.scores[metric].value for row in rows)
 
 
 def _first_family(metrics: Sequence[str]) -> list[str]:

@@ -126,6 +126,7 @@ def test_numbers_in_prose_are_means_of_kept_runs(number: Callable[[str], str], w
         ("a below b", "the kept runs say 31.02 and 20.00"),
         ("c", "no kept runs of c"),
         ("a at 16", "no kept runs of a at length 16"),
+        ("a in chrf", "have no chrf, but bleu"),
         ("a beside b", "not of the form"),
     ],
 )
