@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from attnkit.errors import UnavailableError, UsageError
+from attnkit.text import counted
 
 INTERRUPT = {signal.SIGINT}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -153,6 +154,6 @@ def sharing(jobs: int, ranks: int = 1) -> str:
     """Describe how `jobs` runs, or the `ranks` of a run, share the machine."""
     threads = threads_each(jobs * ranks)
     return (
-        f"{jobs} run{'s' * (jobs != 1)} at a time{f' in {ranks} processes' * (ranks > 1)}, "
-        f"{threads} thread{'s' * (threads != 1)}{' each' * (jobs * ranks > 1)}"
+        f"{counted(jobs, 'run')} at a time{f' in {ranks} processes' * (ranks > 1)}, "
+        f"{counted(threads, 'thread')}{' each' * (jobs * ranks > 1)}"
     )

@@ -60,6 +60,11 @@ def quoted(text: str, longest: int = 48) -> str:
     return "'" + safe_text(text).replace("\n", "\\n").replace("\t", "\\t") + "'"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which is plural unless the number is 1: 1,200 tokens."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the choice most similar to `word`, ignoring case; None below `cutoff`, a share of common letters."""
     if not 0 < len(word) <= 64:

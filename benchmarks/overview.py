@@ -2,8 +2,8 @@
 
 `python benchmarks/publish.py` writes it, of the mechanisms that several tasks besides diagnostics
 have.  The recipes of published/ and those without a row of scaled-dot are left out: they have rows
-of their own.  The columns of speed and memory are those of results/every-mechanism.json: causal attention's training
-on rows of 2,048 tokens.
+of their own.  The columns of speed and memory are those of results/every-mechanism.json: causal
+attention's training on rows of 2,048 tokens.
 """
 
 import json

@@ -27,7 +27,7 @@ from attnkit.recipe.data_rules import SPLITS, available_splits, data_issues, fil
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import require_folder, sha256_json
-from attnkit.text import nearest, quoted
+from attnkit.text import counted, nearest, quoted
 
 RECORDS = ("jsonl", "csv", "tsv", "parquet")
 """Formats of files with named fields."""
@@ -258,7 +258,7 @@ class Corpus:
         if not all(rows.values()):
             numbers = ", ".join(f"{number:,} {split}" for split, number in requested.items())
             kind = ("text" if self._causal else "source") + "s" * (len(sizes) != 1)
-            found = f"{sizes.total():,} row{'s' * (sizes.total() != 1)} ({len(sizes):,} distinct {kind})"
+            found = f"{counted(sizes.total(), 'row')} ({len(sizes):,} distinct {kind})"
             raise DataError(f"{name}: {found}: too few for {numbers} rows and a training split; lower data.split")
         parts = ", ".join(f"{number:,} {split}" for split, number in rows.items())
         self.notes.append(f"data.split: {parts} rows, seed {data.seed}")

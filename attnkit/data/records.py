@@ -25,7 +25,7 @@ from attnkit.data.formats import MAX_LINE_BYTES, Errors, join_dialogue, read_lin
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import NormalForm, clean, normal_form
 from attnkit.errors import DataError, UnavailableError
-from attnkit.text import nearest, quoted
+from attnkit.text import counted, nearest, quoted
 
 BREAK = re.compile(r"\r\n|[\r\n]")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -90,7 +90,7 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
                 continue
         if len(cells) != len(names):
             hint = "quote cells that contain a separator" if kind == "csv" else "a cell must not contain tabs"
-            found = f"{len(cells)} cell{'s' * (len(cells) != 1)}"
+            found = counted(len(cells), "cell")
             raise DataError(f"{place}: the line has {found}, but the first line has {len(names)}; {hint}")
         yield place, dict(zip(names, cells, strict=True))
 

@@ -25,7 +25,7 @@ from attnkit.data.text_form import MARK, NormalForm, clean, from_model, normal_f
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.files import atomic_write, check_file, reading
-from attnkit.text import RESERVED, quoted
+from attnkit.text import RESERVED, counted, quoted
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
@@ -291,9 +291,8 @@ def unknown_note(found: Counter[str]) -> str:
     code = f" (U+{ord(unit):04X})" if len(unit) == 1 else ""
     example = f": {quoted(unit)}{code}"
     if len(found) > 1:
-        example = f", most often {quoted(unit)}{code}, {times:,} time{'s' * (times != 1)}"
-    plural = "s" * (found.total() != 1)
-    return f"the tokenizer has no piece for {found.total():,} {noun}{plural} of the input{example}"
+        example = f", most often {quoted(unit)}{code}, {counted(times, 'time')}"
+    return f"the tokenizer has no piece for {counted(found.total(), noun)} of the input{example}"
 
 
 def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tuple[list[Row], int]:

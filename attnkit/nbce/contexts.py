@@ -16,7 +16,7 @@ from attnkit.data.formats import Stream, read_whole
 from attnkit.data.records import read_records
 from attnkit.data.rows import Counts
 from attnkit.errors import DataError, MissingInputError, UsageError
-from attnkit.text import quoted
+from attnkit.text import counted, quoted
 
 STDIN = "-"  # name of standard input
 
@@ -161,8 +161,7 @@ def prepare(
         ]
     if num_split:
         notes.append(
-            f"{num_split:,} context{'s' * (num_split != 1)} split into windows of {window:,} tokens "
-            f"({len(rows):,} rows in total)"
+            f"{counted(num_split, 'context')} split into windows of {window:,} tokens ({len(rows):,} rows in total)"
         )
     return rows, notes
 

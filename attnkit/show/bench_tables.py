@@ -9,6 +9,7 @@ from attnkit.bench.plan import BASELINE, PASSES, Workload
 from attnkit.bench.schedule import Fit, Point, fit
 from attnkit.show.quantities import amount, short_duration
 from attnkit.show.table import NONE, Column, Table, Value
+from attnkit.text import counted
 
 if TYPE_CHECKING:
     from attnkit.bench.decoding_speed import DecodingSpeed
@@ -162,4 +163,4 @@ def _costs(speed: "Speed") -> list[tuple[str, str]]:
 
 
 def _place(speed: "Speed") -> str:
-    return f"on {speed.device}, {speed.threads} thread{'s' * (speed.threads != 1)}"
+    return f"on {speed.device}, {counted(speed.threads, 'thread')}"

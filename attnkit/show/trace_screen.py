@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.terminal_colours import colour_system
-from attnkit.text import one_line, safe_text
+from attnkit.text import counted, one_line, safe_text
 
 if TYPE_CHECKING:
     from attnkit.nbce.merged_search import TracedToken
@@ -62,7 +62,7 @@ def headline(trace: "Trace") -> str:
     parts = [f"beta {rule.beta:g}"]
     parts += [f"eta {rule.eta:g}"] if trace.selects_contexts else []
     parts += [f"top-p {rule.top_p:g}"] if rule.top_p < 1 else []
-    return f"{count:,} context{'s' * (count != 1)}, pool {rule.pool}, {', '.join(parts)}"
+    return f"{counted(count, 'context')}, pool {rule.pool}, {', '.join(parts)}"
 
 
 def notes(trace: "Trace") -> Iterator[str]:

@@ -15,6 +15,7 @@ from attnkit.recipe import schema
 from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run, json_files
 from attnkit.runs.json_files import Count, Seconds
+from attnkit.text import counted
 from attnkit.train import checkpoint
 from attnkit.train.optimiser import Averaging, Weights, optimizer, snapshot, weights_of
 from attnkit.train.precision import GradientWorker
@@ -71,7 +72,7 @@ class TrainingProgress(json_files.Schema):
         reached = f"loss {best.loss:.4g}"
         if monitor not in (None, "loss"):
             reached = f"{metric_facts(monitor).title} {best.value:.4g}, {reached}"
-        validations = f"{self.worse} validation{'s' * (self.worse != 1)} (train.patience)"
+        validations = f"{counted(self.worse, 'validation')} (train.patience)"
         return f"stops after step {self.step:,}: {validations} did not improve on step {self.best_step:,} ({reached})"
 
 
