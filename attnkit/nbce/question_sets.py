@@ -37,6 +37,7 @@ from attnkit.scoring.metrics import Score
 from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.scoring.saved_scores import SavedScores, one_best, packed_row
+from attnkit.text import counted
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -218,7 +219,7 @@ def evaluate_model(
         all_conditions = [condition for split in splits for condition in conditions(corpus, split, spec)]
     all_conditions = group.broadcast_object(all_conditions)
     if not all_conditions:
-        raise DataError(f"no question has {min(spec.counts)} passages: change contexts.counts")
+        raise DataError(f"no question has {counted(min(spec.counts), 'passage')}: change contexts.counts")
     total, done, rows = sum(len(condition.questions) for condition in all_conditions), 0, list[ScoreRow]()
     for condition in all_conditions:
 

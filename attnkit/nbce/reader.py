@@ -139,7 +139,7 @@ class ContextReader(ABC):
         """Raise UsageError if a row is empty or has no room for `output` tokens; `advice` ends the message."""
         for row in rows:
             if not row.tail:
-                raise UsageError("the prompt is empty: give at least one word")
+                raise UsageError("prompt is empty")
             if self.excess(row, output):
                 raise UsageError(
                     f"a context of {row.longest - len(row.tail):,} tokens, a prompt of "

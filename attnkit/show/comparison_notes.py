@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
 from attnkit.recipe.search_settings import search_text
+from attnkit.runs.demo import named
 from attnkit.scoring.comparison import full_names
 from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifference
 from attnkit.scoring.significance import MAX_SEEDS
@@ -83,7 +84,7 @@ def changes_of(system: System) -> str:
 def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
     """Return a note that lists the folders of runs, with braces that a shell expands; none without runs."""
     seeds: dict[tuple[str, str, str], list[str]] = {}  # by folder, variant and rest of the path
-    for run in dict.fromkeys(row.run for row in rows if row.run is not None):
+    for run in dict.fromkeys(named(row.run) for row in rows if row.run is not None):
         parts = RUN_OF_A_SEED.fullmatch(run)
         folder, variant, seed, end = parts.groups() if parts else (run, "", "", "")
         seeds.setdefault((folder or "", variant, end), []).append(seed)

@@ -102,6 +102,6 @@ def _validate(model: CountedModel, job: TrainingJob, step: int, seconds: float) 
     try:
         sums, value = validator.measure(weights_of(model))
     except NotFiniteError as error:
-        raise DivergedError(f"the model outputs NaN or infinity in the validation: {error}") from error
+        raise DivergedError("the model outputs NaN or infinity in the validation") from error
     job.run.log.append({"step": step, **validator.record(sums, value, seconds)})
     job.emit(events.ValidatedEvent(step, sums.loss, sums.perplexity, validator.monitor, value, best=value))

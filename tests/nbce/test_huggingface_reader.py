@@ -314,5 +314,5 @@ def test_a_folder_is_opened_and_a_mistyped_one_is_not_sought_on_the_hub(
     assert found.hypotheses
     with pytest.raises(MissingInputError, match="models/lama"):
         open_model("models/lama", device="cpu")
-    with pytest.raises(UsageError, match="the prompt is empty"):
+    with pytest.raises(UsageError, match="prompt is empty"):
         answers(chosen, [[chosen.row("A", " ")]], None, SearchConfig())
