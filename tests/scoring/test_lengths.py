@@ -1,4 +1,4 @@
-"""One text in windows of several lengths: scores, names, comparisons, and what cannot be read."""
+"""Tests of scores of one text in windows of several lengths."""
 
 import math
 from pathlib import Path
@@ -27,8 +27,8 @@ STORED = [str(ScoredSplit("test", length)) for length in LENGTHS]
 MASKING = Tokenizer.train(TokenizerConfig(size=60, special=("<mask>",)), [Row("", PARAGRAPHS)] * 3)
 
 
-def made(folder: Path, variant: str, objective: str = "causal", positions: str = "rope") -> Run:
-    """A finished run of an untrained language model."""
+def make_run(folder: Path, variant: str, objective: str = "causal", positions: str = "rope") -> Run:
+    """Return a finished run of an untrained language model."""
     text = "\n\n".join([PARAGRAPHS.replace("\n\n", " ").strip()] * 9)
     (folder / "test.txt").write_text(text + "\n")
     shape = "encoder" if objective == "masked" else "decoder"
@@ -48,24 +48,23 @@ def made(folder: Path, variant: str, objective: str = "causal", positions: str =
     return run
 
 
-def plain(run: Run, rows: list[Row], length: int, hidden: Encoded | None) -> tuple[float, float]:
-    """Perplexity and accuracy, window by window and token by token."""
+def reference_scores(run: Run, rows: list[Row], length: int, masked: Encoded | None) -> tuple[float, float]:
+    """Return perplexity and accuracy, computed by window and by token."""
     model, words = run.model("cpu"), run.tokenizer().target
     ids = [i for row in rows for i in (*words.encode([row.target])[0], EOS)]
     nll, correct = [], []
     for start in range(0, len(ids), length):
         window = ids[start : start + length]
-        if hidden is None:
-            read, wanted = [BOS, *window[:-1]], window
-        else:
-            assert hidden.source is not None
-            read = hidden.source.ids[start : start + length].tolist()
-            wanted = hidden.target.ids[start : start + length].tolist()
         with torch.inference_mode():
-            given = torch.tensor([read])
-            logits = model(None, given) if hidden is None else model(given, None)
-            logs = logits[0].log_softmax(-1)
-        for place, token in enumerate(wanted):
+            if masked is None:
+                targets = window
+                logits = model(None, torch.tensor([[BOS, *window[:-1]]]))
+            else:
+                assert masked.source is not None
+                targets = masked.target.ids[start : start + length].tolist()
+                logits = model(torch.tensor([masked.source.ids[start : start + length].tolist()]), None)
+        logs = logits[0].log_softmax(-1)
+        for place, token in enumerate(targets):
             if token != PAD:
                 nll.append(-float(logs[place, token]))
                 correct.append(float(logs[place].argmax() == token))
@@ -73,53 +72,52 @@ def plain(run: Run, rows: list[Row], length: int, hidden: Encoded | None) -> tup
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
-def test_scores_are_those_of_the_windows_one_by_one(objective: str, tmp_path: Path) -> None:
-    run = made(tmp_path, "plain", objective)
+def test_scores_equal_those_of_single_windows(objective: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "plain", objective)
     entries = evaluate(run, ["test"], METRICS, device="cpu")
-    rows = [Row("", line) for line in (tmp_path / "test.txt").read_text().split("\n\n")]
-    rows = [Row("", row.target.strip()) for row in rows]
-    hidden = None
+    rows = [Row("", line.strip()) for line in (tmp_path / "test.txt").read_text().split("\n\n")]
+    masked = None
     if objective == "masked":
-        hidden = mask_tokens(encode_rows(rows, MASKING, 10**6, stream=True), MASKING.target, 10**6)
+        masked = mask_tokens(encode_rows(rows, MASKING, 10**6, stream=True), MASKING.target, 10**6)
     assert [entry.length for entry in entries] == [*LENGTHS]
     for entry, length in zip(entries, LENGTHS, strict=True):
         assert entry.split == "test"
         scores = [entry.scores[name].value for name in METRICS.metrics]
-        assert scores == pytest.approx(plain(run, rows, length, hidden), rel=1e-4)
+        assert scores == pytest.approx(reference_scores(run, rows, length, masked), rel=1e-4)
         assert f"|blocks:{length}|" in entry.scores["perplexity"].signature
     assert [*run.scores()] == STORED
     assert [e.length for e in saved_rows(run)] == [*LENGTHS]
 
 
 def test_each_length_is_compared_by_itself(tmp_path: Path) -> None:
-    runs = [made(tmp_path, name) for name in ("plain", "other")]
+    runs = [make_run(tmp_path, name) for name in ("plain", "other")]
     entries = [e for run in runs for e in evaluate(run, ["test"], METRICS, device="cpu")]
     found = side_by_side(entries, {"toy": "plain"}, EvalConfig(bootstrap=20))
-    tests = [one for one in found.json()["comparisons"] if one["metric"] == "perplexity"]
-    assert [(one["variant"], one["length"]) for one in tests] == [("other", n) for n in LENGTHS]
-    assert not any(one["not_comparable"] for one in tests)
+    differences = [c for c in found.json()["comparisons"] if c["metric"] == "perplexity"]
+    assert [(c["variant"], c["length"]) for c in differences] == [("other", n) for n in LENGTHS]
+    assert not any(c["not_comparable"] for c in differences)
     rows = [row for run in runs for row in saved_rows(run)]
     assert side_by_side(rows, {"toy": "plain"}, EvalConfig(bootstrap=20)).json() == found.json()
 
 
-def test_what_was_scored_before_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = made(tmp_path, "plain")
+def test_saved_windows_are_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "plain")
     first = evaluate(run, ["test"], METRICS, device="cpu")
-    monkeypatch.setattr(Run, "model", lambda *_: pytest.fail("scored again"))
+    monkeypatch.setattr(Run, "model", None)
     again = evaluate(run, ["test"], METRICS, device="cpu")
     assert [e.json()["metrics"] for e in again] == [e.json()["metrics"] for e in first]
 
 
-def test_a_window_that_is_longer_than_the_text_is_refused(tmp_path: Path) -> None:
-    run = made(tmp_path, "plain")
+def test_window_longer_than_the_text_raises(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "plain")
     longer = METRICS.model_copy(update={"lengths": (3, 10**6)})
     with pytest.raises(DataError, match=r"test has \d+ tokens, fewer than .* \(1,000,000\)"):
         evaluate(run, ["test"], longer, device="cpu")
     assert [*run.scores()] == [str(ScoredSplit("test", 3))]
 
 
-def test_learned_positions_do_not_reach_longer_texts(tmp_path: Path) -> None:
-    run = made(tmp_path, "plain", positions="learned")
+def test_learned_positions_raise_for_longer_windows(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "plain", positions="learned")
     with pytest.raises(RecipeError, match=r"learned positions end at data.max_length \(24\)"):
         evaluate(run, ["test"], METRICS, device="cpu")
     shorter = METRICS.model_copy(update={"lengths": (3, LENGTH)})

@@ -1,7 +1,8 @@
-"""Outputs of several runs side by side: sentence scores, orders, filters, aggregates."""
+"""Tests of the comparison of outputs: sentence scores, orders, totals by system."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.scored import scored_run
@@ -17,13 +18,7 @@ from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.output_comparison_tables import example_tables, tables
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
-BAD = [
-    "ein hund",
-    "zwei zwei zwei zwei zwei zwei",
-    "ein hund und eine katze",
-    "",
-    "eine sehr rote katze und zwei hunde",
-]
+BAD = ["ein hund", "zwei " * 6, "ein hund und eine katze", "", "eine sehr rote katze und zwei hunde"]
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +32,24 @@ def references(number: int) -> list[str]:
     return list(row.references or (row.target,))
 
 
-def test_sentence_scores_are_those_of_sacrebleu(runs: list[Run]) -> None:
-    scorers = {"bleu": sentence_bleu, "chrf": sentence_chrf}
-    for metric, scorer in scorers.items():
-        for one in compare_outputs(runs, metric=metric).lines:
-            expected = [scorer(text, references(one.number)).score for text in one.outputs]
-            assert one.scores == pytest.approx(expected)
+@pytest.mark.parametrize(("metric", "scorer"), [("bleu", sentence_bleu), ("chrf", sentence_chrf)])
+def test_sentence_scores_equal_those_of_sacrebleu(runs: list[Run], metric: str, scorer: Any) -> None:
+    for line in compare_outputs(runs, metric=metric).lines:
+        expected = [scorer(text, references(line.number)).score for text in line.outputs]
+        assert line.scores == pytest.approx(expected)
 
 
 def numbers(comparison: ComparedOutputs) -> list[int]:
-    return [one.number for one in comparison.lines]
+    return [line.number for line in comparison.lines]
 
 
 def test_orders(runs: list[Run]) -> None:
     by_difference = compare_outputs(runs).sorted("difference")
-    differences = [one.difference for one in by_difference.lines]
+    differences = [line.difference for line in by_difference.lines]
     assert numbers(by_difference)[0] == 5
     assert differences == sorted(differences, reverse=True)
     assert numbers(by_difference.sorted("line")) == [1, 2, 3, 4, 5]
-    lengths = [one.length for one in by_difference.sorted("length").lines]
-    assert lengths == [7, 5, 3, 2, 1]
+    assert [line.length for line in by_difference.sorted("length").lines] == [7, 5, 3, 2, 1]
     assert numbers(by_difference.sorted("score"))[-1] == 3
     errors = compare_outputs(runs, metric="ter").sorted("difference")
     assert errors.sign == -1
@@ -64,25 +57,23 @@ def test_orders(runs: list[Run]) -> None:
     assert errors.lines[0].difference < 0
 
 
-def test_the_systems_are_tested_as_eval_does(runs: list[Run]) -> None:
+def test_differences_equal_those_of_eval(runs: list[Run]) -> None:
     whole = compare_outputs(runs, metric="chrf")
-    first, other = (one.difference for one in system_facts(whole))
+    first, other = (system.difference for system in system_facts(whole))
     assert first is None
     assert other is not None
     rows = [row.only(["chrf"]) for run in runs for row in saved_rows(run)]
     (expected,) = side_by_side(rows, {"toy": "good"}).json()["comparisons"]
-    assert (other.value, other.low, other.high, other.p) == tuple(
-        expected[name] for name in ("difference", "low", "high", "p")
-    )
+    names = ("difference", "low", "high", "p")
+    assert [other.value, other.low, other.high, other.p] == [expected[name] for name in names]
     (cell,) = [row[2] for row in tables(whole)[0].rows[1:]]
     assert re.fullmatch(r"[+-][\d.]+ \[-[\d.]+, [+-][\d.]+\] p=.*", cell.text)
     assert sum(count for count, _ in by_length(whole).values()) == 5
 
 
-def test_systems_have_the_names_that_eval_gives_them(runs: list[Run], tmp_path: Path) -> None:
-    """Two runs of a variant were called by their paths."""
-    other = scored_run(tmp_path, "good", BAD)
-    both = [runs[0], other]
+def test_names_of_systems_equal_those_of_eval(runs: list[Run], tmp_path: Path) -> None:
+    """Two runs of a variant were named by their paths."""
+    both = [runs[0], scored_run(tmp_path, "good", BAD)]
     rows = [row for run in both for row in saved_rows(run)]
     assert compare_outputs(both).names == [row.name for row in side_by_side(rows, {}).rows]
 
@@ -96,7 +87,7 @@ def test_facts_of_the_systems(runs: list[Run]) -> None:
     assert bad.repetition > 0
 
 
-def test_totals_are_the_stored_scores(runs: list[Run]) -> None:
+def test_scores_of_systems_equal_the_saved_scores(runs: list[Run]) -> None:
     whole = compare_outputs(runs, metric="bleu")
     for run, system in zip(runs, system_facts(whole), strict=True):
         assert system.score == pytest.approx(run.scores()["test"].metrics["bleu"].score)
@@ -112,7 +103,7 @@ def test_totals_are_the_stored_scores(runs: list[Run]) -> None:
         ("perplexity", "attnkit eval --metrics perplexity"),
     ],
 )
-def test_metrics_that_cannot_judge(runs: list[Run], metric: str, message: str) -> None:
+def test_metrics_without_sentence_scores_raise(runs: list[Run], metric: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         compare_outputs(runs, metric=metric)
 
@@ -121,5 +112,4 @@ def test_several_references_are_numbered(runs: list[Run]) -> None:
     for number, table in enumerate(example_tables(compare_outputs(runs), "line", 5), 1):
         labels = [row[0].text for row in table.rows if row[0].text.startswith("reference")]
         count = len(references(number))
-        several = [f"reference {place}" for place in range(1, count + 1)]
-        assert labels == (several if count > 1 else ["reference"])
+        assert labels == ([f"reference {place + 1}" for place in range(count)] if count > 1 else ["reference"])

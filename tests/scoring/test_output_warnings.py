@@ -1,4 +1,4 @@
-"""Outputs whose score would mislead, and metrics that cannot read the references, are named."""
+"""Tests of warnings: suspicious outputs, and metrics whose words do not fit the script of the references."""
 
 import pytest
 
@@ -25,12 +25,6 @@ def unread(text: str, *metrics: str, **settings: object) -> list[str]:
     return unread_text([[text]], metrics, EvalConfig.model_validate(settings))
 
 
-def warned(hypotheses: list[str], *references: str) -> list[str]:
-    """Of outputs with one reference each."""
-    lines = [[text] for text in references]
-    return warnings(hypotheses, lines, ["rouge1", "bleu"], EvalConfig())
-
-
 @pytest.mark.parametrize(
     ("text", "share"),
     [
@@ -43,7 +37,7 @@ def warned(hypotheses: list[str], *references: str) -> list[str]:
         ("Ba\u0308r", "75.0 %"),  # decomposed: the mark is lost
     ],
 )
-def test_rouge_names_the_share_of_letters_that_it_keeps(text: str, share: str) -> None:
+def test_rouge_warns_with_the_share_of_letters_kept(text: str, share: str) -> None:
     (warning,) = unread(text, "rouge1", "rougeL", "chrf")
     assert warning.startswith("ROUGE-1, ROUGE-L: ")
     assert f": {share} of the letters and digits " in warning
@@ -54,13 +48,12 @@ def test_rouge_names_the_share_of_letters_that_it_keeps(text: str, share: str) -
 @pytest.mark.parametrize(
     "text", ["The dog's tail; 12 %!", "", "...", "\u201cIt\u2019s 5 \u20ac \u2013 no more\u201d", "a" * 200 + "\u00e9"]
 )
-def test_a_text_in_english_gives_no_warning(text: str) -> None:
+def test_english_text_has_no_warning(text: str) -> None:
     assert unread(text, *METRICS) == []
 
 
-@pytest.mark.parametrize("language", UNSPACED)
-def test_text_without_spaces_is_not_cut(language: str) -> None:
-    text = UNSPACED[language]
+@pytest.mark.parametrize("text", UNSPACED.values(), ids=UNSPACED)
+def test_text_without_spaces_warns(text: str) -> None:
     bleu, classic = unread(text, "bleu", "chrf", "length-ratio", "ter", "answer-f1", "answer-match")
     assert bleu.startswith("BLEU, length ratio: tokenizer 13a does not split text without spaces into words, but ")
     assert classic.startswith("TER, ")
@@ -69,18 +62,18 @@ def test_text_without_spaces_is_not_cut(language: str) -> None:
     assert unread(text, "bleu", tokenize="char") == []
 
 
-def test_names_in_another_script_are_no_matter() -> None:
+def test_single_word_of_another_script_has_no_warning() -> None:
     assert unread("the city of \u5317\u4eac is large and old", "bleu", "ter") == []
 
 
-def test_text_that_is_split_into_words_is_what_none_says() -> None:
+def test_tokenizer_none_has_no_warning() -> None:
     split = "\u732b \u304c \u8d70\u3063\u3066 \u3044\u308b"
     assert unread(split, "bleu", "ter", tokenize=("char", "none")) == []
 
 
-@pytest.mark.parametrize("text", UNSPACED.values())
+@pytest.mark.parametrize("text", UNSPACED.values(), ids=UNSPACED)
 def test_unicode_words_keep_every_letter(text: str) -> None:
-    """What `unread_text` takes for granted."""
+    """`unread_text` relies on it."""
     letters = [c for c in text if c.isalpha()]
     assert [c for word in unicode_words(text) for c in word if c.isalpha()] == letters
     assert [c for word in unicode_answer_words(text) for c in word if c.isalpha()] == letters
@@ -89,7 +82,7 @@ def test_unicode_words_keep_every_letter(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "references", "found"),
+    ("outputs", "references", "expected"),
     [
         (["a cat .", "x @ y"], ["a dog .", "x ## y"], None),
         (["", " ", "a"], ["a", "b", ""], "empty outputs: 2 of 3"),
@@ -109,6 +102,6 @@ def test_unicode_words_keep_every_letter(text: str) -> None:
         ),
     ],
 )
-def test_what_looks_wrong_is_counted(outputs: list[str], references: list[str], found: str | None) -> None:
-    told = warned(outputs, *references)
-    assert [one.startswith(str(found)) for one in told] == [True] * (found is not None)
+def test_suspicious_outputs_are_counted(outputs: list[str], references: list[str], expected: str | None) -> None:
+    found = warnings(outputs, [[text] for text in references], ["rouge1", "bleu"], EvalConfig())
+    assert [warning.startswith(str(expected)) for warning in found] == [True] * (expected is not None)

@@ -1,4 +1,4 @@
-"""Files of outputs are read as the `sacrebleu` command reads them."""
+"""Tests of reading files of outputs, which should equal what the `sacrebleu` command reads."""
 
 import io
 from pathlib import Path
@@ -17,7 +17,7 @@ NOTHING = io.BytesIO()
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\n\r\t \u2028\x85")))
 @example("a \r\n\x1c\x0b\nb\u2028c\n\n")
 @example("no end")
-def test_lines_are_those_that_sacrebleu_reads(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_lines_equal_those_of_sacrebleu(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     text = text.lstrip("\ufeff")
     path = tmp_path_factory.getbasetemp() / "lines.txt"
     path.write_bytes(text.encode())
@@ -27,7 +27,7 @@ def test_lines_are_those_that_sacrebleu_reads(tmp_path_factory: pytest.TempPathF
     assert read_outputs("-", io.BytesIO(text.encode())) == expected
 
 
-def test_files_with_the_same_stem_are_named_by_their_paths(tmp_path: Path) -> None:
+def test_files_of_one_name_are_named_by_their_paths(tmp_path: Path) -> None:
     names = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -1,7 +1,7 @@
-"""The one protocol of differences: its interval, p and verdict over sentences and seeds.
+"""Tests of the significance of differences: interval, p-value and verdict over sentences and seeds.
 
-It is checked against closed forms, exact permutations, a plain form in loops, and for how often it
-calls equal systems different; `benchmarks/significance.py` measures that at length.
+References are closed forms, exact permutations, an implementation with loops, and the rate of false
+positives, which `benchmarks/significance.py` measures with more trials.
 """
 
 import itertools
@@ -25,26 +25,25 @@ System = list[Score]
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    """Lines of 1 to 19 words."""
+    """Return lines of 1 to 19 words."""
     draw = random.Random(seed)
     words = [f"{letter}{number}" for letter in "abc" for number in range(4)]
     return [" ".join(draw.choices(words, k=draw.randrange(1, 20))) for _ in range(count)]
 
 
 def damaged(lines: list[str], every: int) -> list[str]:
-    """The lines with every n-th word replaced."""
-    return [
-        " ".join("x" if number % every == 0 else word for number, word in enumerate(line.split(), 1)) for line in lines
-    ]
+    """Return the lines with every n-th word replaced."""
+    words = (enumerate(line.split(), 1) for line in lines)
+    return [" ".join("x" if number % every == 0 else word for number, word in line) for line in words]
 
 
 def means(values: np.ndarray) -> Score:
-    """A score that is the mean of a value for each sentence."""
+    """Return a score that is the mean of one value per sentence."""
     return Score.of("exact-match", np.stack([values, np.ones_like(values)], 1), "")
 
 
 def systems_of(seeds: Sequence[int], seed: int, lines: int = 12, spread: float = 0.3) -> list[System]:
-    """Equal systems with so many seeds each, which share the difficulty of the sentences."""
+    """Return equal systems with these numbers of seeds, which share the difficulty of the sentences."""
     draw = np.random.default_rng(seed)
     shared = draw.normal(0.5, 0.3, lines)
     return [
@@ -62,7 +61,7 @@ CASES = st.builds(
 
 
 def t_tail(t: float, degrees: float) -> float:
-    """P(|T| > t) by integrating the density over x = arctan(t / sqrt(degrees))."""
+    """Return P(|T| > t) by integrating the density over x = arctan(t / sqrt(degrees))."""
     x = np.linspace(math.atan(t / math.sqrt(degrees)), math.pi / 2, 4001)
     whole = np.linspace(0, math.pi / 2, 4001)
     part, total = (np.trapezoid(np.cos(at) ** (degrees - 1), at) for at in (x, whole))
@@ -70,7 +69,7 @@ def t_tail(t: float, degrees: float) -> float:
 
 
 def t_limit(degrees: float) -> float:
-    """The 5 % limit by halving."""
+    """Return the 5 % limit by bisection."""
     low, high = 0.0, 50.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -78,9 +77,9 @@ def t_limit(degrees: float) -> float:
     return high
 
 
-def plain(systems: list[System], first: int, second: int, resamples: int) -> tuple[float, float]:
-    """Difference and half the interval written out: loops over resamples, systems and seeds."""
-    values = [[one.statistics[:, 0].tolist() for one in systems[at]] for at in (first, second)]
+def reference_interval(systems: list[System], resamples: int) -> tuple[float, float]:
+    """Return difference and half the interval of two systems by loops over resamples, systems and seeds."""
+    values = [[seed.statistics[:, 0].tolist() for seed in system] for system in systems]
     lines = len(values[0][0])
     generator = np.random.default_rng(significance.SEED)
     drawn = [generator.integers(0, lines, lines).tolist() for _ in range(resamples)]
@@ -105,23 +104,23 @@ def plain(systems: list[System], first: int, second: int, resamples: int) -> tup
             noise = [x - y for x, y in zip(r[at], usual, strict=True)]
             both += sum((x - statistics.mean(noise)) ** 2 for x in noise) / resamples
     of_seeds = share * squares / degrees
-    alone = max(0.0, of_sentences - share * both / degrees)
-    total = of_seeds + alone
+    sentences_alone = max(0.0, of_sentences - share * both / degrees)
+    total = of_seeds + sentences_alone
     if not total:
         return difference, 0.0
-    mixed = (of_seeds * t_limit(degrees) + alone * t_limit(lines - 1)) / total
-    return difference, math.sqrt(total) * mixed
+    limit = (of_seeds * t_limit(degrees) + sentences_alone * t_limit(lines - 1)) / total
+    return difference, math.sqrt(total) * limit
 
 
 @given(CASES)
-def test_it_is_the_plain_form(systems: list[System]) -> None:
+def test_difference_and_interval_equal_the_reference(systems: list[System]) -> None:
     ours = PairedTest(systems, EvalConfig(bootstrap=60)).compare(0, 1)
-    difference, half = plain(systems, 0, 1, 60)
+    difference, half = reference_interval(systems[:2], 60)
     assert ours.value == pytest.approx(difference, abs=1e-9)
     assert (ours.low, ours.high) == pytest.approx((difference - half, difference + half), rel=1e-4, abs=1e-6)
 
 
-def test_with_one_seed_it_is_the_paired_t_test() -> None:
+def test_one_seed_gives_the_paired_t_test() -> None:
     """Student 1908, the sleep of ten patients by two drugs: t = 4.0621, p = 0.00283."""
     one = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     other = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -133,71 +132,66 @@ def test_with_one_seed_it_is_the_paired_t_test() -> None:
     assert found.provisional
 
 
-def test_p_over_sentences_is_near_that_of_all_exchanges() -> None:
-    """Each line's outputs may change places: 1,024 ways for ten lines."""
+def test_p_over_sentences_is_near_that_of_the_permutation_test() -> None:
+    """The outputs of each of ten lines may be exchanged: 1,024 permutations."""
     draw = np.random.default_rng(5)
     gaps = draw.normal(0.3, 0.5, 10)
     base = draw.random(10)
     ours = compare([means(base + gaps)], [means(base)], EvalConfig(bootstrap=5000)).p
-    ways = np.array(list(itertools.product((1, -1), repeat=10)))
-    exact = float(np.mean(np.abs((ways * gaps).mean(1)) >= abs(gaps.mean()) - 1e-12))
+    signs = np.array(list(itertools.product((1, -1), repeat=10)))
+    exact = float(np.mean(np.abs((signs * gaps).mean(1)) >= abs(gaps.mean()) - 1e-12))
     assert 0.02 < exact < 0.5
     assert ours == pytest.approx(exact, abs=0.02)
 
 
-def distinct(value: float) -> Score:
-    """A score that is not resampled."""
-    return Score.of("distinct-1", np.array([[value, 100.0]]), "")
+def distinct(*values: float) -> System:
+    """Return a system whose scores are not resampled, one per seed."""
+    return [Score.of("distinct-1", np.array([[value, 100.0]]), "") for value in values]
 
 
-def test_a_score_that_is_not_resampled_is_tested_over_seeds() -> None:
+def test_score_without_resampling_is_tested_over_seeds() -> None:
     """1, 2, 3 against 4, 5, 6: t = 3 / sqrt(2 / 3) with 4 degrees of freedom, p = 0.0213."""
-    test = PairedTest([[distinct(x) for x in some] for some in ((4, 5, 6), (1, 2, 3), (9,))])
+    test = PairedTest([distinct(4, 5, 6), distinct(1, 2, 3), distinct(9)])
     found = test.against(1)
     assert found[0].value == pytest.approx(3)
     assert found[0].p == pytest.approx(0.02131, abs=1e-5)
     assert (found[0].low, found[0].high) == pytest.approx((0.733, 5.267), abs=1e-3)
     assert found[2].provisional  # the spread of the other row stands for its own
     assert test.against(2).keys() == {0, 1}
-    assert PairedTest([[distinct(1)], [distinct(2)]]).against(0) == {}
+    assert PairedTest([distinct(1), distinct(2)]).against(0) == {}
 
 
-def test_the_interval_of_one_system_is_students() -> None:
+def test_interval_of_one_system_is_that_of_students_t() -> None:
     """Seeds 4, 5, 6: 5 +- 4.303 / sqrt(3).  Sentences 0, 1, ..., 9: 4.5 +- 2.262 s / sqrt(10)."""
-    test = PairedTest([[distinct(x) for x in (4, 5, 6)], [distinct(9)]])
+    test = PairedTest([distinct(4, 5, 6), distinct(9)])
     assert test.interval(0) == pytest.approx((5, 2.516, 7.484), abs=1e-3)
     assert test.interval(1) == (9, -math.inf, math.inf)
-    lines = [means(np.arange(10) / 100)]
-    found = PairedTest([lines], EvalConfig(bootstrap=20_000)).interval(0)
+    found = PairedTest([[means(np.arange(10) / 100)]], EvalConfig(bootstrap=20_000)).interval(0)
     assert found == pytest.approx((4.5, 2.334, 6.666), abs=0.03)
 
 
-def test_the_seeds_that_would_show_a_difference_are_counted() -> None:
-    """By the formula of power for two groups: half a standard deviation of trainings takes 64."""
-    test = PairedTest([[distinct(x) for x in some] for some in ((4, 5, 6), (4.5, 5.5, 6.5))])
+def test_seeds_needed_for_significance() -> None:
+    """By the formula of power for two groups: half a standard deviation of trainings takes 64 seeds."""
+    base = distinct(4, 5, 6)
     enough = [n for n in range(2, 100) if (2 / n) ** 0.5 * (critical_value(0.05, 2 * n - 2) + 0.84) <= 0.5]
-    assert test.compare(0, 1).seeds_needed == enough[0] == 64
-    near, far = ([distinct(x) for x in some] for some in ((4, 5, 6), (4.1, 5.1, 6.1)))
-    assert compare(near, far).seeds_needed is None  # more than a hundred
-    assert compare(near, [distinct(x) for x in (1, 2, 3)]).seeds_needed is None  # it shows now
+    assert compare(base, distinct(4.5, 5.5, 6.5)).seeds_needed == enough[0] == 64
+    assert compare(base, distinct(4.1, 5.1, 6.1)).seeds_needed is None  # more than a hundred
+    assert compare(base, distinct(1, 2, 3)).seeds_needed is None  # it is significant already
 
 
-def test_p_over_seeds_is_near_that_of_all_divisions() -> None:
+def test_p_over_seeds_is_near_that_of_the_permutation_test() -> None:
     """Ten trainings can be divided into five and five in 252 ways."""
     values = np.random.default_rng(8).normal(0, 1, 10) + np.repeat([1.2, 0], 5)
-    rows = [[distinct(x) for x in values[:5]], [distinct(x) for x in values[5:]]]
-    ours = PairedTest(rows).compare(0, 1).p
-    gaps = [
-        abs(values[list(some)].mean() - np.delete(values, some).mean())
-        for some in itertools.combinations(range(10), 5)
-    ]
+    ours = compare(distinct(*values[:5]), distinct(*values[5:])).p
+    parts = itertools.combinations(range(10), 5)
+    gaps = [abs(values[list(part)].mean() - np.delete(values, part).mean()) for part in parts]
     exact = float(np.mean(np.array(gaps) >= gaps[0] - 1e-12))
     assert 0.02 < exact < 0.5
     assert ours == pytest.approx(exact, abs=0.03)
 
 
 @given(CASES)
-def test_exchanging_two_systems_exchanges_signs_alone(systems: list[System]) -> None:
+def test_exchanging_two_systems_changes_the_sign_only(systems: list[System]) -> None:
     test = PairedTest(systems, EvalConfig(bootstrap=60))
     one, other = test.compare(0, 1), test.compare(1, 0)
     assert one.value == -other.value
@@ -208,7 +202,7 @@ def test_exchanging_two_systems_exchanges_signs_alone(systems: list[System]) -> 
 
 
 @given(CASES)
-def test_a_system_never_differs_from_itself(systems: list[System]) -> None:
+def test_system_does_not_differ_from_itself(systems: list[System]) -> None:
     result = PairedTest([systems[0], systems[0], *systems], EvalConfig(bootstrap=60)).compare(0, 1)
     assert (result.value, result.p, result.verdict) == (0, 1, "level" if result.high < 1 else "undecided")
     assert result.low == -result.high
@@ -221,15 +215,15 @@ def test_equal_outputs_of_one_seed_each_have_no_interval() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
-def test_holm_is_never_below_p_never_above_bonferroni_and_keeps_the_order(p: list[float]) -> None:
+def test_holm_lies_between_p_and_bonferroni_and_keeps_the_order(p: list[float]) -> None:
     out = corrected(p)
     assert all(a <= b <= min(1.0, len(p) * a) for a, b in zip(p, out, strict=True))
     order = sorted(range(len(p)), key=p.__getitem__)
     assert [out[at] for at in order] == sorted(out)
 
 
-def test_the_resamples_are_those_of_sacrebleus_paired_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its p-value follows from ours by its own formula: fold the differences, then centre them."""
+def test_resamples_equal_those_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sacrebleu's formula gives its p-value from our resamples: take absolute differences, then centre them."""
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest as SacrebleuTest
 
@@ -241,65 +235,62 @@ def test_the_resamples_are_those_of_sacrebleus_paired_test(monkeypatch: pytest.M
         "far": damaged(references, 3),
     }
     metrics = {"BLEU": BLEU(force=True), "CHRF": CHRF(), "TER": TER()}
-    test = SacrebleuTest(list(systems.items()), metrics, [references], "bs", n_samples=400)
-    _, expected = test()
+    _, expected = SacrebleuTest(list(systems.items()), metrics, [references], "bs", n_samples=400)()
     lines = [[line] for line in references]
-    scores = {name: score(["bleu", "chrf", "ter"], text, lines, EvalConfig()) for name, text in systems.items()}
+    scores = [score(["bleu", "chrf", "ter"], texts, lines, EvalConfig()) for texts in systems.values()]
     for name, metric in (("BLEU", "bleu"), ("chrF2", "chrf"), ("TER", "ter")):
-        ours = PairedTest([[scores[system][metric]] for system in systems], EvalConfig(bootstrap=400))
+        ours = PairedTest([[system[metric]] for system in scores], EvalConfig(bootstrap=400))
         for row in (1, 2):
             result = ours.compare(row, 0)
             folded = np.abs(ours.resamples[row].mean(0) - ours.resamples[0].mean(0))
             beyond = int((folded - folded.mean() > abs(result.value)).sum())
-            # sacrebleu sums in float32: a resample at the very edge may fall to the other side
-            sacrebleu = expected[name][row].p_value
-            assert (beyond + 1) / 401 == pytest.approx(sacrebleu, abs=2 / 401)
+            # sacrebleu sums in float32, so a resample at the limit may be counted otherwise
+            assert (beyond + 1) / 401 == pytest.approx(expected[name][row].p_value, abs=2 / 401)
             difference = expected[name][row].score - expected[name][0].score
             assert result.value == pytest.approx(difference, abs=1e-9)
 
 
-def test_one_sentence_tells_nothing_of_others() -> None:
+def test_one_sentence_has_an_infinite_interval() -> None:
     found = compare([means(np.ones(1))], [means(np.zeros(1))], EvalConfig(bootstrap=50))
     assert (found.p, found.low, found.high) == (1, -math.inf, math.inf)
     assert found.verdict == "undecided"
     assert found.json()["interval"] == [None, None]
-    several = compare(*([means(np.full(1, one)) for one in some] for some in ((1, 2), (0, 1))))
+    several = compare(*([means(np.full(1, value)) for value in values] for values in ((1, 2), (0, 1))))
     assert (several.p, several.seeds_needed) == (1, None)
     ratio = compare([perplexity(np.ones(1))], [perplexity(np.ones(1))]).json()
     assert (ratio["high"], ratio["percent"]) == (None, [0, -100, None])
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.2])
-def test_the_spread_over_seeds_is_found_and_parted_from_that_of_the_sentences(spread: float) -> None:
-    """40 systems of 3 seeds: sentences alone move a seed's score by 20 / sqrt(60) = 2.6."""
-    found = [
-        PairedTest(systems_of([3] * 4, seed, lines=60, spread=spread), EvalConfig(bootstrap=100)).spread(0, 1, 2, 3)
-        for seed in range(10)
-    ]
-    assert {one.degrees for one in found} == {8}
+def test_variance_over_seeds_is_separated_from_that_of_sentences(spread: float) -> None:
+    """40 systems of 3 seeds; of sentences alone a seed's score has standard deviation 20 / sqrt(60) = 2.6."""
+    systems = (systems_of([3] * 4, seed, lines=60, spread=spread) for seed in range(10))
+    found = [PairedTest(four, EvalConfig(bootstrap=100)).spread(0, 1, 2, 3) for four in systems]
+    assert {result.degrees for result in found} == {8}
     sentences_alone = 20**2 / 60
-    assert np.mean([one.variance for one in found]) == pytest.approx(sentences_alone + (100 * spread) ** 2, rel=0.3)
-    beyond = np.mean([one.variance - one.interaction for one in found])
+    variance = np.mean([result.variance for result in found])
+    assert variance == pytest.approx(sentences_alone + (100 * spread) ** 2, rel=0.3)
+    beyond = np.mean([result.variance - result.interaction for result in found])
     assert beyond == pytest.approx((100 * spread) ** 2, rel=0.3, abs=2)
 
 
 @pytest.mark.slow
-def test_equal_systems_are_called_different_one_time_in_twenty() -> None:
-    """By sentences, and by sentences and seeds; and the 95 % interval holds the truth as often."""
+def test_false_positives_are_five_percent() -> None:
+    """By sentences, and by sentences and seeds; the 95 % interval contains the truth as often."""
     for seeds in ([1, 1], [2, 2], [3, 3]):
-        trials, held, called = 200, 0, 0
+        trials, contained, significant = 200, 0, 0
         for trial in range(trials):
             systems = systems_of(seeds, trial, lines=80, spread=0.05 if seeds[0] > 1 else 0)
             result = PairedTest(systems, EvalConfig(bootstrap=200), seed=trial).compare(0, 1)
-            held += result.low <= 0 <= result.high
-            called += result.p < 0.05
+            contained += result.low <= 0 <= result.high
+            significant += result.p < 0.05
         # three standard deviations of 200 trials
-        assert 0.90 < held / trials <= 0.995
-        assert 0.005 <= called / trials < 0.1
+        assert 0.90 < contained / trials <= 0.995
+        assert 0.005 <= significant / trials < 0.1
 
 
-def test_a_difference_that_training_again_may_undo_is_not_significant() -> None:
-    """Of sentences alone it would be: every seed of a system is 3 points off another way."""
+def test_difference_smaller_than_the_spread_of_seeds_is_not_significant() -> None:
+    """Over sentences alone it would be: the two seeds of a system are 6 points apart."""
     draw = np.random.default_rng(2)
     lines = draw.random(2000)
     better, base = ([means(lines + x) for x in moves] for moves in ((0.06, 0.0), (0.02, -0.04)))
@@ -308,8 +299,7 @@ def test_a_difference_that_training_again_may_undo_is_not_significant() -> None:
     assert compare(*noise).p > 0.1
 
 
-def test_where_all_lines_differ_alike_only_seeds_count() -> None:
-    """Right on every line or on none: other lines tell nothing, other seeds everything."""
+def test_only_seeds_count_where_all_lines_differ_equally() -> None:
     right, wrong = (means(np.full(50, value)) for value in (1.0, 0.0))
     steady, shaky = [right] * 3, [right, right, wrong]
     result = PairedTest([steady, shaky], EvalConfig(bootstrap=4000)).compare(1, 0)
@@ -321,7 +311,7 @@ def test_where_all_lines_differ_alike_only_seeds_count() -> None:
 
 
 def spread_evenly(gain: float, width: float, lines: int = 400) -> System:
-    """Outputs better by so many points than zeros, with a standard error of `width` points."""
+    """Return a system better than zeros by `gain` points, with a standard error of `width` points."""
     gaps = np.resize([1.0, -1.0], lines) * width * math.sqrt(lines - 1) / 100
     return [means(gaps + gain / 100)]
 
@@ -338,19 +328,18 @@ def spread_evenly(gain: float, width: float, lines: int = 400) -> System:
         (3, 0.2, "better"),
     ],
 )
-def test_level_is_an_interval_within_the_margin(gain: float, width: float, verdict: str) -> None:
-    """The ends are 1.97 standard errors away; the margin is 1 point."""
+def test_interval_within_the_margin_is_level(gain: float, width: float, verdict: str) -> None:
+    """The limits are 1.97 standard errors away; the margin is 1 point."""
     zeros = [means(np.zeros(400))]
     found = compare(spread_evenly(gain, width), zeros, EvalConfig(bootstrap=4000))
     assert (found.low, found.high) == pytest.approx((gain - 1.966 * width, gain + 1.966 * width), abs=0.06)
     assert found.verdict == verdict
-    wide = compare(spread_evenly(gain, width), zeros, EvalConfig(margin=5))
-    assert wide.verdict == "level"
+    assert compare(spread_evenly(gain, width), zeros, EvalConfig(margin=5)).verdict == "level"
     assert compare(spread_evenly(gain, width), zeros, EvalConfig(margin=0)).verdict != "level"
 
 
 def perplexity(logs: np.ndarray) -> Score:
-    """Of lines of ten tokens with these mean negative log-likelihoods."""
+    """Return the perplexity of lines of ten tokens with these mean negative log-likelihoods."""
     return Score.of("perplexity", np.stack([10 * logs, np.full_like(logs, 10.0)], 1), "")
 
 
@@ -368,20 +357,19 @@ def test_perplexities_are_compared_by_their_ratio() -> None:
     assert found.value == pytest.approx(base)
     assert (found.low, found.high) == pytest.approx([base * x / 100 for x in found.percent[1:]])
     assert (found.verdict, found.margin) == ("worse", 3.0)
-    near = compare([perplexity(logs + math.log(1.005) + noise)], [perplexity(logs)])
-    assert near.verdict == "level"
-    back = compare([perplexity(logs)], [perplexity(logs + math.log(1.005) + noise)])
-    assert back.verdict == "level"
-    assert back.p == pytest.approx(near.p)
+    near = perplexity(logs + math.log(1.005) + noise)
+    forward, backward = compare([near], [perplexity(logs)]), compare([perplexity(logs)], [near])
+    assert forward.verdict == backward.verdict == "level"
+    assert backward.p == pytest.approx(forward.p)
 
 
-def test_the_verdict_follows_the_corrected_p() -> None:
-    """Significant alone, not among many."""
+def test_verdict_follows_the_corrected_p() -> None:
+    """A difference that is significant alone is undecided among five."""
     zeros = means(np.zeros(400))
     rows = [[zeros], *(spread_evenly(1.2, 0.55 + at / 100) for at in range(5))]
-    found = PairedTest(rows).against(0)
-    assert all(one.p < 0.05 for one in found.values())
-    assert {one.verdict for one in found.values()} == {"undecided"}
+    found = PairedTest(rows).against(0).values()
+    assert all(difference.p < 0.05 for difference in found)
+    assert {difference.verdict for difference in found} == {"undecided"}
     assert PairedTest(rows[:2]).against(0)[1].verdict == "better"
 
 
@@ -392,15 +380,15 @@ def test_holm_by_hand() -> None:
     assert corrected([]) == []
 
 
-def test_scores_that_measure_different_things_are_not_compared() -> None:
+def test_scores_of_different_lines_raise() -> None:
     with pytest.raises(DataError, match="cannot be compared: 3 lines, exact-match.*; 4 lines"):
         compare([means(np.ones(3))], [means(np.ones(4))])
 
 
-def test_the_spread_of_one_row_says_nothing_of_other_pairs() -> None:
-    """A row that fails with some seeds hides no difference between others."""
+def test_spread_of_a_row_does_not_affect_other_pairs() -> None:
+    """A row that fails with some seeds does not hide a difference between others."""
     systems = systems_of([3] * 3, 1, lines=60, spread=0.05)
     broken = [means(draws) for draws in np.random.default_rng(2).normal((0, 40, 90), 1, (60, 3)).T]
-    better = [means(np.asarray(one.statistics[:, 0]) + 1) for one in systems[0]]
+    better = [means(np.asarray(score.statistics[:, 0]) + 1) for score in systems[0]]
     test = PairedTest([systems[1], better, broken], EvalConfig(bootstrap=200))
     assert test.compare(1, 0).p < 0.05 < test.compare(2, 0).p

@@ -1,4 +1,4 @@
-"""Student's t against printed tables, closed forms and the normal distribution."""
+"""Tests of Student's t against printed tables, closed forms and the normal distribution."""
 
 import math
 from statistics import NormalDist
@@ -23,34 +23,34 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("degrees", "limits"), TABLE.items())
-def test_limits_are_those_of_the_printed_table(degrees: int, limits: tuple[float, float]) -> None:
+def test_limits_equal_the_printed_table(degrees: int, limits: tuple[float, float]) -> None:
     assert [critical_value(p, degrees) for p in (0.05, 0.01)] == pytest.approx(limits, abs=0.0005)
 
 
 @given(st.floats(0, 1e6))
 def test_one_and_two_degrees_have_closed_forms(t: float) -> None:
-    """Of one degree the distribution is Cauchy's."""
+    """With one degree the distribution is Cauchy's."""
     assert two_sided(t, 1) == pytest.approx(2 / math.pi * math.atan2(1, t), rel=1e-9)
     expected = 2 / (math.sqrt(2 + t * t) * (t + math.sqrt(2 + t * t)))
     assert two_sided(t, 2) == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.floats(0.01, 6))
-def test_many_degrees_are_a_normal_distribution(t: float) -> None:
+def test_many_degrees_give_the_normal_distribution(t: float) -> None:
     assert two_sided(t, 1e8) == pytest.approx(2 * NormalDist().cdf(-t), rel=1e-5)
 
 
 @given(st.floats(1e-6, 0.999), st.floats(0.7, 5000))
-def test_a_limit_is_crossed_with_its_probability(p: float, degrees: float) -> None:
+def test_critical_value_inverts_the_p_value(p: float, degrees: float) -> None:
     assert two_sided(critical_value(p, degrees), degrees) == pytest.approx(p, rel=1e-8)
 
 
 @given(st.floats(1, 500))
-def test_degrees_are_found_from_a_limit(degrees: float) -> None:
+def test_degrees_from_a_critical_value(degrees: float) -> None:
     assert degrees_of(critical_value(0.05, degrees), 0.05, 1, 501) == pytest.approx(degrees, rel=1e-3)
 
 
-def test_no_t_is_certain_and_an_endless_one_impossible() -> None:
+def test_p_of_zero_infinite_and_negative_t() -> None:
     assert two_sided(0, 3) == 1
     assert two_sided(math.inf, 3) == 0
     assert two_sided(-2, 3) == two_sided(2, 3)

@@ -1,4 +1,4 @@
-"""Which runs are one system, and which systems can be compared."""
+"""Tests of which runs are one system, its name, and which systems are comparable."""
 
 from typing import Any
 
@@ -21,17 +21,14 @@ CHANGE = RecordedChange(step=60, key="train.lr", old="1", new="2")
 
 
 def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> ScoreRow:
-    """A run of recipe r; `steps` is its setting and its budget."""
-    steps = more.pop("steps", 650)
+    """Return the row of a run of recipe r; `steps` is its setting and its budget."""
+    steps, signature = more.pop("steps", 650), more.pop("signature", "s")
     settings = {"train.steps": str(steps), "train.lr": "0.1"} | more.pop("settings", {})
-    references = more.pop("references", "same")
-    scores = {
-        name: Score.of(name, VALUES + np.array([gain, 0]), more.get("signature", "s"))
-        for name in ("exact-match", "accuracy")
-    }
-    more.pop("signature", None)
-    plain = {
+    values = VALUES + np.array([gain, 0])
+    scores = {name: Score.of(name, values, signature) for name in ("exact-match", "accuracy")}
+    defaults = {
         "seed": seed,
+        "references": "same",
         "search": BEAM,
         "run": f"runs/r/{variant}/seed-{seed}",
         "source": "x",
@@ -39,18 +36,14 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Sc
         "training_data": "t",
         "settings": settings,
     }
-    return score_row(variant, scores, references=references, **(plain | more))
+    return score_row(variant, scores, **(defaults | more))
 
 
 @pytest.mark.parametrize(
     ("entries", "names"),
     [
         ([entry(seed=1), entry(seed=2)], ["a", "a"]),
-        ([entry(steps=650), entry(steps=120)], ["a (steps=650)", "a (steps=120)"]),
-        (
-            [entry(seed=1), entry(seed=2, steps=120), entry(seed=3)],
-            ["a (steps=650)", "a (steps=120)", "a (steps=650)"],
-        ),
+        ([entry(), entry(seed=2, steps=120), entry(seed=3)], ["a (steps=650)", "a (steps=120)", "a (steps=650)"]),
         ([entry("a"), entry("b", steps=120)], ["a", "b"]),
         ([entry(), entry(run="b/r/a/seed-1")], ["a (runs/r/a)", "a (b/r/a)"]),
         (
@@ -65,19 +58,19 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Sc
         ([entry(settings={f"k.{i}": "1" for i in range(5)}), entry()], ["a (0=1, 1=1, 2=1, 2 more)", "a"]),
     ],
 )
-def test_only_seeds_of_equal_recipes_are_one_system(entries: list[ScoreRow], names: list[str]) -> None:
+def test_seeds_of_equal_recipes_are_one_system(entries: list[ScoreRow], names: list[str]) -> None:
     assert [row.name for row in named(entries)] == names
 
 
-def test_names_are_told_apart_by_the_folder_where_settings_do_not_fit() -> None:
+def test_names_have_the_folder_where_settings_are_too_long() -> None:
     many = [entry(settings={f"k.{i}": "1" for i in range(4)} | {"k.9": str(v)}, run=f"x{v}/seed-1") for v in (1, 2)]
     names = [row.name for row in named([*many, entry()])]
     assert len({*names}) == 3
     assert names[1].endswith("(x2)")
 
 
-def test_two_budgets_are_two_rows_and_no_spread() -> None:
-    """650 and 120 steps became `43.24 +- 55.58, seeds: 1`."""
+def test_two_budgets_are_two_rows() -> None:
+    """Runs of 650 and 120 steps were one row, `43.24 +- 55.58, seeds: 1`."""
     result = side_by_side([entry(steps=650), entry(steps=120, gain=-0.3)], {"r": "a"}, EvalConfig(bootstrap=50))
     assert [row.name for row in result.rows] == ["a (steps=650)", "a (steps=120)"]
     record = result.json()["comparisons"][0]
@@ -90,7 +83,7 @@ def test_two_budgets_are_two_rows_and_no_spread() -> None:
 
 
 @pytest.mark.parametrize("chosen", ["b", "b/seed-1"])
-def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
+def test_baseline_may_be_a_variant_or_a_run(chosen: str) -> None:
     entries = [entry("a"), entry("b", run="b/seed-1")]
     assert side_by_side(entries, {"r": chosen}, EvalConfig(bootstrap=0)).baseline == "b"
 
@@ -110,11 +103,11 @@ def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
         ({"steps": 9, "search": GREEDY}, "exact-match", ["search", "budget"]),
     ],
 )
-def test_what_makes_scores_not_comparable(more: dict[str, Any], metric: str, expected: list[str]) -> None:
+def test_reasons_why_scores_are_not_comparable(more: dict[str, Any], metric: str, expected: list[str]) -> None:
     assert reasons(entry(), entry("b", **more), metric) == expected
 
 
-def test_other_data_is_marked_unless_it_has_a_baseline_of_its_own() -> None:
+def test_other_data_is_not_comparable_without_its_own_baseline() -> None:
     old = [entry("a"), entry("b")]
     new = [entry("b", references="o", run="x/r/b/seed-1")]
     result = side_by_side([*old, *new], {"r": "a"}, EvalConfig(bootstrap=20))
@@ -127,17 +120,17 @@ def test_other_data_is_marked_unless_it_has_a_baseline_of_its_own() -> None:
     assert bases == {"b (runs/r/b)": "a (runs/r/a)", "b (x/r/b)": "a (x/r/a)"}
 
 
-def test_every_key_of_a_search_is_known_to_matter_or_not() -> None:
-    without = {"method", "n_best", "batch_tokens"}  # one output a line; only speed
+def test_every_setting_of_search_is_classified() -> None:
+    without = {"method", "n_best", "batch_tokens"}  # they do not change the output
     known = without | {*COMMON} | {name for names in PER_METHOD.values() for name in names}
     assert known == {*SearchConfig.model_fields}
 
 
-def test_a_search_in_words_and_in_file_names() -> None:
+def test_search_as_text_and_in_file_names() -> None:
     search = StoredSearch(method="beam", beam=4, min_length=2)
     assert search_text(search) == "beam 4, length penalty 1.0, max_length 100, min_length 2"
     assert search_text(SearchConfig(method="greedy")) == "greedy, max_length 100"
-    assert search.name == "beam-4-ccf053a7"  # as runs of earlier versions have it
+    assert search.name == "beam-4-ccf053a7"  # as in runs of earlier versions
     assert search.name == search.model_copy(update={"batch_tokens": 1, "top_p": 0.5}).name
     assert search.name != search.model_copy(update={"length_penalty": 0.5}).name
     assert search.name != search.model_copy(update={"contexts": StoredContexts(method="mean")}).name

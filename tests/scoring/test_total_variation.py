@@ -1,4 +1,4 @@
-"""Total variation between a model and the known source of its text."""
+"""Tests of the total variation distance between a model and the known source of its text."""
 
 import math
 
@@ -16,9 +16,12 @@ from attnkit.scoring.teacher_forced import total_variation
 BLOCK = 8
 
 
+Parts = tuple[Recipe, KnownSource, Tokenizer, Model]
+
+
 @pytest.fixture(params=["toy-topics", "toy-chains"])
-def parts(request: pytest.FixtureRequest) -> tuple[Recipe, KnownSource, Tokenizer, Model]:
-    """A recipe, its source, a vocabulary of its words and an untrained model."""
+def parts(request: pytest.FixtureRequest) -> Parts:
+    """Return a recipe, its source, a tokenizer of its words and an untrained model."""
     overrides = [f"data.corpus={request.param}", f"data.max_length={BLOCK}"]
     recipe = load("language-modeling/tailr", overrides).variants["cross-entropy"]
     source = SOURCES[request.param]
@@ -30,7 +33,7 @@ def parts(request: pytest.FixtureRequest) -> tuple[Recipe, KnownSource, Tokenize
 
 
 @pytest.mark.sampled(5)
-def test_it_is_half_the_distance_of_the_two_distributions(parts: tuple[Recipe, KnownSource, Tokenizer, Model]) -> None:
+def test_score_is_half_the_l1_distance(parts: Parts) -> None:
     recipe, source, tokenizer, model = parts
     rows = list(source.rows("test", 1, 1))
     score = total_variation(model, tokenizer, rows, recipe)
@@ -50,27 +53,23 @@ def test_it_is_half_the_distance_of_the_two_distributions(parts: tuple[Recipe, K
     assert score.statistics[:, 1].sum() == len(words)
 
 
-def test_a_model_that_knows_the_source_is_at_zero(
-    parts: tuple[Recipe, KnownSource, Tokenizer, Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_equal_to_the_source_scores_zero(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, source, tokenizer, model = parts
 
-    def knowing(_: None, ids: torch.Tensor) -> torch.Tensor:
-        """The source's own log-probabilities in place of hidden states."""
+    def log_probabilities(_: None, ids: torch.Tensor) -> torch.Tensor:
+        """Return the log-probabilities of the source in place of hidden states."""
         out = torch.full((*ids.shape, len(tokenizer.target)), -math.inf)
         for row, line in enumerate(ids.tolist()):
-            read = [i for i in line[1:] if i != PAD]
-            words = [END if i == EOS else tokenizer.target.decode([[i]])[0] for i in read]
+            words = [END if i == EOS else tokenizer.target.decode([[i]])[0] for i in line[1:] if i != PAD]
             for place in range(len(words) + 1):
                 for word, share in source.next_tokens(words[:place], BLOCK).items():
                     token = tokenizer.target.encode([word])[0][0] if word else EOS
                     out[row, place, token] = math.log(share)
         return out
 
-    class Same(torch.nn.Identity):
-        weight = torch.zeros(1)
-
-    monkeypatch.setattr(model, "hidden", knowing)
-    monkeypatch.setattr(model, "output", Same())
+    output = torch.nn.Identity()
+    output.weight = torch.nn.Parameter(torch.zeros(1))
+    monkeypatch.setattr(model, "hidden", log_probabilities)
+    monkeypatch.setattr(model, "output", output)
     rows = list(source.rows("test", 1, 1))
     assert total_variation(model, tokenizer, rows, recipe).value == pytest.approx(0, abs=1e-4)

@@ -1,4 +1,4 @@
-"""CIDEr-D agrees with coco-caption's program where it is installed, and with numbers by hand."""
+"""Tests of CIDEr-D against coco-caption's program, where it is installed, and values computed by hand."""
 
 import math
 import random
@@ -18,7 +18,7 @@ def cider(hypotheses: list[str], references: list[list[str]]) -> float:
     return score(["cider"], hypotheses, references, EvalConfig())["cider"].value
 
 
-def test_it_is_that_of_pycocoevalcap() -> None:
+def test_cider_equals_that_of_pycocoevalcap() -> None:
     package = pytest.importorskip("pycocoevalcap.cider.cider")
     draw = random.Random(1)
 
@@ -33,12 +33,12 @@ def test_it_is_that_of_pycocoevalcap() -> None:
     assert cider(hypotheses, references) == pytest.approx(100 * theirs, abs=1e-9)
 
 
-def test_a_worked_example() -> None:
-    """Two lines, so a word of one line weighs log 2 and a word of both nothing.
+def test_worked_example() -> None:
+    """With two lines, the weight of a word of one line is log 2, and that of a word of both is 0.
 
-    Line 1, "a b" for "a c", where both lines have a: a weighs 0, b and c log 2 each, and nothing is
-    shared.  Line 2, "a d" for "a d e": unigrams d against d, e: the cosine is 1 / sqrt 2; bigrams
-    ad against ad, de: the same; the length differs by one, and there are four orders.
+    Line 1, "a b" for "a c": a is in both lines, weight 0; b and c have log 2 each; nothing is shared.
+    Line 2, "a d" for "a d e": of unigrams d and d, e the cosine is 1 / sqrt 2; of bigrams ad and
+    ad, de the same; the lengths differ by one, and there are four orders.
     """
     second = 2 / math.sqrt(2) / 4 * math.exp(-1 / 72)
     found = cider(["a b", "a d"], [["a c"], ["a d e"]])
@@ -46,7 +46,7 @@ def test_a_worked_example() -> None:
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
-def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(lines: list[tuple[str, str, str]]) -> None:
+def test_cider_is_in_0_to_1000_and_independent_of_the_order(lines: list[tuple[str, str, str]]) -> None:
     def scored(rows: list[tuple[str, str, str]]) -> float:
         return cider([row[0] for row in rows], [list(row[1:]) for row in rows])
 
@@ -55,7 +55,7 @@ def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(lines: list[tu
     assert scored(lines[::-1]) == pytest.approx(value)
 
 
-def test_the_signature_says_what_was_compared() -> None:
+def test_signature() -> None:
     found = score(["cider"], ["a", "b"], [["a", "b"], ["b"]], EvalConfig())["cider"]
     assert found.signature.startswith(
         "nrefs:var|refs:mean|case:lc|tok:13a|punctuation:no|n:4|sigma:6|idf:references|version:"

@@ -1,4 +1,4 @@
-"""Metrics of word vectors: worked by hand, by their properties, and with files that are no good."""
+"""Tests of metrics of word vectors: values by hand, formats of files, malformed files."""
 
 import gzip
 import math
@@ -9,29 +9,27 @@ import pytest
 from attnkit.errors import DataError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import score
+from attnkit.storage.files import sha256_file
 
 NAMES = ["embedding-average", "embedding-greedy", "embedding-extrema"]
 VECTORS = "x 1 0\ny 0 1\nz -2 1\nw 3 3\n"
 
 
 def values(folder: Path, text: str, *references: str, vectors: str = VECTORS) -> list[float]:
-    """The three scores of one line, 1 is the highest."""
+    """Return the three scores of one line, of which 1 is the highest."""
     (folder / "v.txt").write_text(vectors)
-    eval = EvalConfig(vectors=str(folder / "v.txt"))
-    found = score(NAMES, [text], [references], eval)
+    found = score(NAMES, [text], [references], EvalConfig(vectors=str(folder / "v.txt")))
     return [found[name].value / 100 for name in NAMES]
 
 
-def test_the_three_by_hand(tmp_path: Path) -> None:
+def test_values_by_hand(tmp_path: Path) -> None:
     """x y for x z: sums (1, 1) and (-1, 1); best matches x 1 and y 1/sqrt 5, x 1 and z 1/sqrt 5;
     farthest from zero (1, 1) and (-2, 1)."""
-    average, greedy, extrema = values(tmp_path, "x y", "x z")
-    assert average == pytest.approx(0)
-    assert greedy == pytest.approx((1 + 1 / math.sqrt(5)) / 2)
-    assert extrema == pytest.approx(-1 / math.sqrt(10))
+    expected = [0, (1 + 1 / math.sqrt(5)) / 2, -1 / math.sqrt(10)]
+    assert values(tmp_path, "x y", "x z") == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_best_reference_counts_and_unknown_words_are_left_out(tmp_path: Path) -> None:
+def test_best_reference_counts_and_unknown_words_are_ignored(tmp_path: Path) -> None:
     assert values(tmp_path, "x", "y", "w w") == pytest.approx([math.sqrt(0.5)] * 3)
     assert values(tmp_path, "x unknown", "X") == pytest.approx([1, 1, 1])
     assert values(tmp_path, "unknown", "x") == values(tmp_path, "", "x") == [0, 0, 0]
@@ -39,21 +37,17 @@ def test_the_best_reference_counts_and_unknown_words_are_left_out(tmp_path: Path
 
 @pytest.mark.parametrize("header", ["", "4 2\n"])
 @pytest.mark.parametrize("end", ["\n", " \n", "\r\n"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_glove_word2vec_and_fasttext_are_read_packed_or_not(
-    tmp_path: Path, header: str, end: str, packed: bool
-) -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+def test_formats_of_glove_word2vec_and_fasttext(tmp_path: Path, header: str, end: str, compressed: bool) -> None:
     data = (header + VECTORS + ". . 5 5\n").replace("\n", end).encode()
-    path = tmp_path / ("v.vec.gz" if packed else "v.vec")
-    path.write_bytes(gzip.compress(data, mtime=0) if packed else data)
+    path = tmp_path / ("v.vec.gz" if compressed else "v.vec")
+    path.write_bytes(gzip.compress(data, mtime=0) if compressed else data)
     found = score(NAMES, ["x y"], [["x z . ?"]], EvalConfig(vectors=str(path)))
     assert found["embedding-extrema"].value == pytest.approx(-100 / math.sqrt(10))
     assert "|dim:2|known:50.0%|" in found["embedding-extrema"].signature
 
 
-def test_the_signature_has_the_hash_of_the_file_and_the_share_of_known_words(tmp_path: Path) -> None:
-    from attnkit.storage.files import sha256_file
-
+def test_signature_has_the_hash_of_the_file_and_the_share_of_known_words(tmp_path: Path) -> None:
     path = tmp_path / "v.txt"
     path.write_text(VECTORS)
     found = score(NAMES, ["other words"], [["x y z what"]], EvalConfig(vectors=str(path)))
@@ -73,7 +67,7 @@ def test_the_signature_has_the_hash_of_the_file_and_the_share_of_known_words(tmp
         ("q 1 0\n", "has no vector of any word of the references, such as 'x'"),
     ],
 )
-def test_a_file_that_is_no_good_is_one_line(tmp_path: Path, content: str, message: str) -> None:
+def test_malformed_file_raises_in_one_line(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(DataError) as error:
         values(tmp_path, "x", "x", vectors=content)
     assert message in str(error.value)

@@ -1,4 +1,4 @@
-"""METEOR is nltk's, with WordNet or not at all."""
+"""Tests of METEOR against nltk, by hand, and without WordNet."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from attnkit.scoring import check_available, score
 
 @pytest.fixture
 def wordnet(tmp_path: Path) -> Iterator[None]:
-    """A WordNet that knows one pair of synonyms."""
+    """Provide a WordNet of one pair of synonyms."""
     with only_wordnet(tmp_path, "dog", "hound"):
         yield
 
@@ -23,7 +23,7 @@ def meteor(text: str, *references: str) -> float:
 
 
 def by_hand(matches: int, chunks: int, words: int, reference: int) -> float:
-    """Lavie and Agarwal 2007, section 2: alpha 0.9, beta 3, gamma 0.5."""
+    """Return the score by Lavie and Agarwal 2007, section 2: alpha 0.9, beta 3, gamma 0.5."""
     precision, recall = matches / words, matches / reference
     mean = precision * recall / (0.9 * precision + 0.1 * recall)
     return mean * (1 - 0.5 * (chunks / matches) ** 3)
@@ -41,7 +41,7 @@ def test_words_match_by_form_stem_and_synonym() -> None:
 
 
 @pytest.mark.usefixtures("wordnet")
-def test_it_is_nltks_score_of_the_same_words() -> None:
+def test_meteor_equals_that_of_nltk() -> None:
     import nltk
     from nltk.translate.meteor_score import meteor_score
 
@@ -50,17 +50,13 @@ def test_it_is_nltks_score_of_the_same_words() -> None:
     assert meteor(text, reference) == pytest.approx(expected)
 
 
-def test_without_wordnet_one_line_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_wordnet_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     for call in (lambda: meteor("a", "a"), lambda: check_available(["meteor"], EvalConfig())):
-        with (
-            only_wordnet(tmp_path),
-            pytest.raises(UnavailableError, match="python -m nltk.downloader wordnet") as error,
-        ):
+        with only_wordnet(tmp_path), pytest.raises(UnavailableError, match="^.*python -m nltk.downloader wordnet.*$"):
             call()
-        assert "\n" not in str(error.value)
 
 
-def test_a_damaged_wordnet_is_one_line(tmp_path: Path) -> None:
+def test_damaged_wordnet_raises(tmp_path: Path) -> None:
     write_wordnet(tmp_path / "written", ["dog"])
     (tmp_path / "written" / "corpora" / "wordnet" / "lexnames").unlink()
     with only_wordnet(tmp_path), pytest.MonkeyPatch.context() as patch:

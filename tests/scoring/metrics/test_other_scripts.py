@@ -1,11 +1,10 @@
-"""ROUGE, TER and F1 of other scripts: as others compute them; white space alike in every metric."""
+"""Tests of ROUGE, TER and F1 in other scripts against other libraries, and of white space in all metrics."""
 
 import re
 import string
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -48,8 +47,8 @@ SPACED, UNSPACED = (RUSSIAN, GREEK, ARABIC, GERMAN), (CHINESE, JAPANESE, THAI)
 Pair = tuple[list[str], list[str]]
 
 
-class ByHand:
-    """Words between spaces without their punctuation, or characters; for rouge-score."""
+class PlainTokenizer:
+    """A tokenizer for rouge-score: words without punctuation, or characters where no spaces are used."""
 
     def __init__(self, spaced: bool) -> None:
         self.spaced = spaced
@@ -60,11 +59,11 @@ class ByHand:
 
 
 @pytest.mark.parametrize("pair", [*SPACED, *UNSPACED])
-def test_rouge_is_that_of_rouge_score_with_such_words(pair: Pair) -> None:
+def test_rouge_equals_that_of_rouge_score(pair: Pair) -> None:
     from rouge_score.rouge_scorer import RougeScorer
 
     names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
-    scorer = RougeScorer(names, tokenizer=ByHand(pair in SPACED))
+    scorer = RougeScorer(names, tokenizer=PlainTokenizer(pair in SPACED))
     ours = score(["rouge"], pair[1], [[text] for text in pair[0]], UNICODE)
     for name in names:
         expected = [scorer.score(r, h)[name].fmeasure for r, h in zip(*pair, strict=True)]
@@ -80,7 +79,7 @@ def test_rouge_lsum_cuts_chinese_sentences() -> None:
 
 
 @pytest.mark.parametrize("pair", [*SPACED, *UNSPACED])
-def test_ter_is_that_of_sacrebleu(pair: Pair) -> None:
+def test_ter_equals_that_of_sacrebleu(pair: Pair) -> None:
     for eval, metric in ((EvalConfig(), TER()), (UNICODE, TER(normalized=True, asian_support=True))):
         expected = metric.corpus_score(pair[1], [pair[0]]).score
         ours = score(["ter"], pair[1], [[line] for line in pair[0]], eval)["ter"]
@@ -93,23 +92,23 @@ PUNCTUATION |= {*string.punctuation}
 
 
 def mlqa_words(text: str) -> list[str]:
-    """The evaluation script of MLQA, for Chinese with the articles of English."""
+    """Return the words of MLQA's evaluation script, for Chinese with the articles of English."""
     text = "".join(c for c in text.lower() if c not in PUNCTUATION)
     text = re.sub(r"\b(a|an|the)\b", " ", text)
     return re.sub("([\u4e00-\u9fa5])", r" \1 ", text).split()
 
 
 def mlqa_f1(answer: str, expected: str) -> float:
-    one, other = mlqa_words(answer), mlqa_words(expected)
-    common = sum((Counter(one) & Counter(other)).values())
-    return 2 * common / (len(one) + len(other)) if common else 0.0
+    found, wanted = mlqa_words(answer), mlqa_words(expected)
+    common = sum((Counter(found) & Counter(wanted)).values())
+    return 2 * common / (len(found) + len(wanted)) if common else 0.0
 
 
 ANSWERS = st.text(st.sampled_from("\u5317\u4eac\u5927a the\u3002\u300c\uff0c.-\u20191 $"))
 
 
 @given(ANSWERS, ANSWERS)
-def test_answers_are_compared_as_in_mlqa(answer: str, expected: str) -> None:
+def test_answers_equal_those_of_mlqa(answer: str, expected: str) -> None:
     found = score(["answer-f1", "answer-match"], [answer], [[expected]], UNICODE)
     assert found["answer-f1"].value == pytest.approx(100 * mlqa_f1(answer, expected))
     assert found["answer-match"].value == 100 * (mlqa_words(answer) == mlqa_words(expected))
@@ -117,37 +116,26 @@ def test_answers_are_compared_as_in_mlqa(answer: str, expected: str) -> None:
 
 
 SPACES = ["\u00a0", "\u202f", "\u3000", "  ", "\t", "\u2003", " \u00a0", "\x85", "\u2028", "\u2581"]
-COUNTED = [
-    name for name in TEXT if name != "meteor" and not name.startswith("embedding")
-]  # those need data; they cut words as CIDEr does
-
-
-def respaced(lines: Sequence[str], spaces: Sequence[str]) -> list[str]:
-    """Each line with its own kind of space."""
-    return [line.replace(" ", spaces[n % len(spaces)]) for n, line in enumerate(lines)]
+WITHOUT_DATA = [name for name in TEXT if name != "meteor" and not name.startswith("embedding")]
+"""Metrics that need no files; the others split text into words like CIDEr."""
 
 
 @pytest.mark.parametrize("words", ["classic", "unicode"])
 @given(spaces=st.lists(st.sampled_from(SPACES[:-1]), min_size=1, max_size=4), swap=st.booleans())
-def test_white_space_is_alike_on_both_sides(words: str, spaces: list[str], swap: bool) -> None:
+def test_all_kinds_of_white_space_score_the_same(words: str, spaces: list[str], swap: bool) -> None:
     eval = EvalConfig.model_validate({"words": words})
     texts = ["qui est l\u00e0 ?", "the dog's tail - 5 cats, no.", "a b", "\u732b \u304c", "don't go"]
     references = ["qui est l\u00e0 ?", "the dog's tail - 5 dogs, no.", "a b c", "\u732b \u304c", "do go"]
-    expected = score(COUNTED, texts, [[line] for line in references], eval)
+    expected = score(WITHOUT_DATA, texts, [[line] for line in references], eval)
     assert expected["exact-match"].value == pytest.approx(40)
-    changed = respaced(texts if swap else references, spaces)
-    if swap:
-        texts = changed
-    else:
-        references = changed
-    found = score(COUNTED, texts, [[line] for line in references], eval)
-    assert {name: one.value for name, one in found.items()} == pytest.approx(
-        {name: one.value for name, one in expected.items()}
-    )
+    changed = texts if swap else references
+    changed[:] = [line.replace(" ", spaces[n % len(spaces)]) for n, line in enumerate(changed)]
+    for name, result in score(WITHOUT_DATA, texts, [[line] for line in references], eval).items():
+        assert result.value == pytest.approx(expected[name].value)
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_bleu_stays_that_of_sacrebleu(space: str) -> None:
+def test_bleu_with_other_spaces_equals_that_of_sacrebleu(space: str) -> None:
     texts, references = (["the red cat runs", "who is there ?"], [f"the{space}red cat", f"who is{space}there ?"])
     expected = BLEU().corpus_score(texts, [references]).score
     ours = score(["bleu"], texts, [[line] for line in references], EvalConfig())["bleu"]

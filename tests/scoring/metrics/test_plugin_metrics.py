@@ -1,4 +1,4 @@
-"""Metrics of plug-ins: one file, one function from lines to scores."""
+"""Tests of metrics of plug-ins: one file with one function from lines to scores."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ better = "lower"
 
 
 def score(outputs, references):
-    return [abs(len(output) - len(some[0])) for output, some in zip(outputs, references)]
+    return [abs(len(output) - len(line[0])) for output, line in zip(outputs, references)]
 '''
 
 Write = Callable[[str, str], Path]
@@ -29,7 +29,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Write]:
-    """Write a plug-in; what it declares is forgotten afterwards."""
+    """Return a function that writes a plug-in, whose metrics are removed afterwards."""
     known, files = set(METRICS), dict(metrics._files)
 
     def make(name: str, text: str) -> Path:
@@ -44,7 +44,7 @@ def write(tmp_path: Path) -> Iterator[Write]:
     metrics._files.update(files)
 
 
-def test_the_mean_of_a_functions_numbers_is_the_score(write: Write) -> None:
+def test_score_is_the_mean_of_the_functions_values(write: Write) -> None:
     path = write("length_gap.py", LENGTH)
     assert mechanism_registry.plug_in(path) == "length-gap"
     facts = metric_facts("length-gap")
@@ -57,29 +57,31 @@ def test_the_mean_of_a_functions_numbers_is_the_score(write: Write) -> None:
     assert mechanism_registry.plugged()["length-gap"] == path
 
 
-def test_a_recipe_may_name_it_once_it_is_plugged_in(write: Write) -> None:
+def test_recipe_may_name_a_loaded_plugin(write: Write) -> None:
     with pytest.raises(RecipeError, match="one of rouge, bleu"):
         load("quickstart", ["eval.metrics=length-gap"])
     mechanism_registry.plug_in(write("length_gap.py", LENGTH))
-    recipe = load("quickstart", ["eval.metrics=bleu,length-gap"]).variants["linear"]
-    assert recipe.eval.metrics == ("bleu", "length-gap")
+    assert load("quickstart", ["eval.metrics=bleu,length-gap"]).variants["linear"].eval.metrics == (
+        "bleu",
+        "length-gap",
+    )
 
 
-def test_a_file_that_was_edited_is_imported_again(write: Write) -> None:
-    """The old function's number was stored with the hash of the new file."""
+def test_edited_file_is_imported_again(write: Write) -> None:
+    """The score of the old function was saved with the hash of the new file."""
     text, found = "def score(outputs):\n    return [{} for _ in outputs]\n", list[Score]()
     for number in (1, 7):  # of the same length, within a second
         mechanism_registry.plug_in(write("own.py", text.format(number)))
         assert not any(map(plugin_metrics.current, found))
         found.append(score(["own"], ["a"], [["x"]], EvalConfig())["own"])
         assert plugin_metrics.current(found[-1])
-    assert [one.value for one in found] == [1, 7]
+    assert [result.value for result in found] == [1, 7]
     write("own.py", "other = 1\n")
     with pytest.raises(UsageError, match=r"own\.py:1: AttributeError: .* 'score'"):
         score(["own"], ["a"], [["x"]], EvalConfig())
 
 
-def test_sources_are_given_where_they_are_asked_for(write: Write) -> None:
+def test_function_may_take_sources(write: Write) -> None:
     text = "def score(outputs, sources, by=2):\n    return [by * (outputs[0] == sources[0]), 0]"
     mechanism_registry.plug_in(write("copied.py", text))
     found = score(["copied"], ["a", "b"], [["x"], ["x"]], EvalConfig(), ["a", "c"])
@@ -97,7 +99,7 @@ def test_sources_are_given_where_they_are_asked_for(write: Write) -> None:
         ("import no_such\ndef score(outputs):\n    pass\n", r"own\.py:1: ModuleNotFoundError"),
     ],
 )
-def test_a_function_that_fails_is_told_with_its_line(write: Write, text: str, message: str) -> None:
+def test_error_of_a_function_has_its_line(write: Write, text: str, message: str) -> None:
     mechanism_registry.plug_in(write("own.py", text))
     with pytest.raises(UsageError, match=message):  # noqa: PT012
         check_available(["own"], EvalConfig())
@@ -113,7 +115,7 @@ def test_a_function_that_fails_is_told_with_its_line(write: Write, text: str, me
         ("own.py", "title = len('x')\ndef score(outputs): ...\n", "title must be a string literal"),
     ],
 )
-def test_a_file_that_cannot_be_a_metric_is_refused(write: Write, name: str, text: str, message: str) -> None:
+def test_invalid_plugin_raises(write: Write, name: str, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         mechanism_registry.plug_in(write(name, text))
 
