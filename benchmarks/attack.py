@@ -48,7 +48,7 @@ from common import ROOT, attnkit, command, environment, load_before, publish_par
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from helpers import mutations  # noqa: E402
-from helpers.attacks import Case, here, one_line, sign_rows  # noqa: E402
+from helpers.attacks import Case, judge, run_attnkit, sign_rows  # noqa: E402
 from helpers.small import write_corpus  # noqa: E402
 
 from attnkit.cli import script  # noqa: E402
@@ -271,7 +271,7 @@ def started(words: str, folder: Path, fresh: bool = False) -> "subprocess.Popen[
 
 def subjects(folder: Path) -> list[Path]:
     """A finished and a stopped run, by the helper of the tests."""
-    made = [mutations.subject(folder / name, finished=name == "finished") for name in ("finished", "stopped")]
+    made = [mutations.make_subject(folder / name, finished=name == "finished") for name in ("finished", "stopped")]
     return [mutations.run_in(one.folder / "runs") for one in made]
 
 
@@ -341,7 +341,7 @@ def crafted(folder: Path, draw: random.Random) -> Iterator[Case]:
         if path.parent.name == "data" and path.suffix == ".jsonl":
             sign_rows(path)
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-            mutations._sign(path)  # what cannot be signed is refused by its hash
+            mutations.sign(path)  # what cannot be signed is refused by its hash
         words = draw.choice(
             (
                 ("verify", str(copy)),
@@ -353,17 +353,17 @@ def crafted(folder: Path, draw: random.Random) -> Iterator[Case]:
                 ("runs", "pack", str(copy), "--results", "-o", packed),
             )
         )
-        case = one_line(f"{path.name}, {words[0]}", *here(*words))
+        case = judge(f"{path.name}, {words[0]}", *run_attnkit(*words))
         yield case._replace(detail=f"{case.detail} {lines[at][:300]}" if case.detail else "")
 
 
 def pretrained(folder: Path, draw: random.Random) -> Iterator[Case]:
     """Settings of Hugging Face models."""
-    from helpers.pretrained import saved
+    from helpers.pretrained import save_pretrained
 
     from attnkit.huggingface import open_model
 
-    original = saved(folder / "gpt2", "gpt2")
+    original = save_pretrained(folder / "gpt2", "gpt2")
     while True:
         copy = Path(shutil.copytree(original, folder / "copy", dirs_exist_ok=True))
         kind = draw.choice(["index", *(path.name for path in original.glob("*.json"))])
@@ -412,7 +412,7 @@ def caches(folder: Path, draw: random.Random) -> Iterator[Case]:
             path.write_bytes(data)
         os.environ["ATTNKIT_CACHE"] = str(cache)
         words = ("--device", "cpu", "--quiet", "--variant", "base", "--seed", "1", "--out")
-        code, err = here("train", str(folder / "whole/toy.yaml"), *words, str(out))
+        code, err = run_attnkit("train", str(folder / "whole/toy.yaml"), *words, str(out))
         kind = path.relative_to(cache).parts[0]
         same = code == 0 and (out / "toy/base/seed-1/model.safetensors").read_bytes() == weights
         yield Case(kind, "same weights" if same else "FAULT", f"{path}: {code}: {err[-300:]}")
@@ -444,15 +444,15 @@ def races(folder: Path, draw: random.Random) -> Iterator[Case]:
 
 def lookups(folder: Path, draw: random.Random) -> Iterator[Case]:
     """Commands under the guard."""
-    from helpers.network import guarded, seen
-    from helpers.pretrained import saved
+    from helpers.network import guarded_environment, network_calls
+    from helpers.pretrained import save_pretrained
 
     at = folder / "whole"
-    saved(at / "model", "llama")
-    guard = {**surroundings(at), **guarded(folder / "guard"), "TMPDIR": str(at / "tmp")}
+    save_pretrained(at / "model", "llama")
+    guard = {**surroundings(at), **guarded_environment(folder / "guard"), "TMPDIR": str(at / "tmp")}
     for words in PHONING:
         done = subprocess.run(attnkit(*words.split()), cwd=at, env=guard, capture_output=True)
-        found = seen(folder / "guard")
+        found = network_calls(folder / "guard")
         fault = f"{done.returncode}: {done.stderr[-200:]!r} {found}"
         verdict = {0: "none", 69: "not installed"}.get(done.returncode, "FAULT")
         yield Case(words.split()[0], "FAULT" if found else verdict, fault)

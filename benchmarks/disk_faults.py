@@ -85,12 +85,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=fast if fast.is_dir() else None) as name:
         folder = Path(name)
         disk_faults.prepare(folder)
-        whole = disk_faults.attempt(folder / "recipe.yaml", folder / "whole")
-        wanted = disk_faults.result(folder / "whole")
+        whole = disk_faults.train(folder / "recipe.yaml", folder / "whole")
+        wanted = disk_faults.output_digests(folder / "whole")
         trials = drawn(whole.places, options.count, options.seed)
         for number, (at, kind) in enumerate(trials, start=1):
             place = whole.places[at - 1]
-            told = disk_faults.verdict(folder / "recipe.yaml", folder / "trial", at, kind, place, wanted)
+            told = disk_faults.try_fault(folder / "recipe.yaml", folder / "trial", at, kind, place, wanted)
             counts[place, "went on" if told.code == 0 else kind] += 1
             wrong[place] += bool(told.faults)
             if told.faults:

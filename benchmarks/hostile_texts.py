@@ -31,7 +31,7 @@ from common import ROOT, command, load_before, publish_part, say, table, version
 sys.path.insert(0, str(ROOT / "tests"))
 
 from helpers import trained  # noqa: E402 (made importable above)
-from helpers.scored import scored_run  # noqa: E402
+from helpers.scored_runs import scored_run  # noqa: E402
 
 from attnkit.cli import main as attnkit  # noqa: E402
 from attnkit.data.rows import Row  # noqa: E402

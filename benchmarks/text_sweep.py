@@ -25,7 +25,7 @@ from hostile_texts import FRAGMENTS, ORDER
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from helpers import exported  # noqa: E402 (made importable above)
+from helpers import export_models  # noqa: E402 (made importable above)
 
 from attnkit.data.rows import Row  # noqa: E402
 from attnkit.data.text_form import clean  # noqa: E402
@@ -84,7 +84,7 @@ def parity(number: int) -> list[list[str]]:
         spec = TokenizerConfig(type=kind, size=300, special=SPECIAL)
         text = [Row(one, one) for one in (*FRAGMENTS, "Schal man ha mann", "Schule al")] * 4
         tokenizer = Tokenizer.train(spec, text, form="nfc")
-        recipe = exported.recipe()
+        recipe = export_models.recipe()
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": 500})})
         lines = [*hostile_lines(number, tokenizer)]
         wanted = [ids or [3] for ids in encode_lines(tokenizer, lines, 500, LineCounts())]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import pretrained
-from helpers import questioned as asked
-from helpers.called import called
+from helpers import question_runs as asked
+from helpers.cli import run_cli
 
 from attnkit import __version__
 from attnkit.attention import Mask, Shape
@@ -138,10 +138,10 @@ def prepare(folder: Path) -> None:
     for name in ("input", "output", "reference"):
         (folder / f"{name}.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
     assert main(["train", str(small), "--quiet", "--out", str(folder / "runs")]) == 0
-    pretrained.network("llama").save_pretrained(folder / "language-model")
+    pretrained.random_model("llama").save_pretrained(folder / "language-model")
     pretrained.tokenizer().save_pretrained(folder / "language-model")
     (folder / "corpus.txt").write_text("A small river runs behind the mill. " * 40, "utf-8")
-    pretrained.saved(folder / ELSEWHERE, "bloom")
+    pretrained.save_pretrained(folder / ELSEWHERE, "bloom")
     (folder / ELSEWHERE / "chat_template.jinja").write_text(CHAT, encoding="utf-8")
     questions = QUESTIONS
     for old, new in FEWER.items():
@@ -198,7 +198,7 @@ def test_commands_of_the_documentation_run(
         extra = extra + ([*SMALL, "--variant", "linear"] if words.startswith("recipe explain") else [])
         with monkeypatch.context() as patch:
             patch.setattr(mechanism_registry, "_plugged", {})
-            done = called(capsys, *shlex.split(words), *extra, stdin=text)
+            done = run_cli(capsys, *shlex.split(words), *extra, stdin=text)
         assert done.code == 0, (command, done.err)
         assert done.out or "wrote" in done.err or "removed" in done.err
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.called import called
+from helpers.cli import run_cli
 from helpers.second_device import DEVICE, second_device
 
 import attnkit.device
@@ -100,7 +100,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
 
 def ended(capsys: Any, *words: str, stdin: str = "") -> str:
     """What a command printed that ended well."""
-    done = called(capsys, *words, stdin=stdin)
+    done = run_cli(capsys, *words, stdin=stdin)
     assert done.code == 0, done.err
     return done.out
 

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.called import called
+from helpers.cli import run_cli
 
 from attnkit.data.synthetic import translation
 from attnkit.experiment.cost import parameters
@@ -99,9 +99,9 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     if first.task == "classification":
         more.append("train.monitor=label-accuracy")
     if origin := first.train.init:
-        made = called(capsys, "train", origin, *SMALL, *more[:-1], *words)
+        made = run_cli(capsys, "train", origin, *SMALL, *more[:-1], *words)
         assert made.code == 0, made.err
-    done = called(capsys, "train", name, *SMALL, *more, *words)
+    done = run_cli(capsys, "train", name, *SMALL, *more, *words)
     assert done.code == 0, done.err
     for variant in chosen:
         assert ("entropy" if asked else variant) in done.out

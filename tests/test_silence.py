@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from helpers.network import guarded, seen
-from helpers.pretrained import saved
+from helpers.network import guarded_environment, network_calls
+from helpers.pretrained import save_pretrained
 from helpers.trained import make_run
 
 import attnkit
@@ -28,7 +28,7 @@ def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedPr
         text=True,
         capture_output=True,
         timeout=300,
-        env={**guarded(folder), "PYTHONPATH": str(Path(attnkit.__file__).parents[1]), **environment},
+        env={**guarded_environment(folder), "PYTHONPATH": str(Path(attnkit.__file__).parents[1]), **environment},
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -45,8 +45,8 @@ def test_the_guard_sees_a_child_of_a_child(tmp_path: Path) -> None:
     )
     (tmp_path / "code.py").write_text(code)
     run(tmp_path, "code.py")
-    assert {"connect 192.0.2.1", "lookup example.org"} <= {*seen(tmp_path)}
-    assert len(seen(tmp_path)) == 4
+    assert {"connect 192.0.2.1", "lookup example.org"} <= {*network_calls(tmp_path)}
+    assert len(network_calls(tmp_path)) == 4
 
 
 def test_libraries_are_silenced_before_they_are_imported_unless_the_user_says_so() -> None:
@@ -62,7 +62,7 @@ def test_libraries_are_silenced_before_they_are_imported_unless_the_user_says_so
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
 def test_onnxruntime_writes_no_device_id_and_looks_nothing_up(tmp_path: Path) -> None:
     run(tmp_path, "-c", "import attnkit, onnxruntime; onnxruntime.get_device()")
-    assert not seen(tmp_path)
+    assert not network_calls(tmp_path)
     left = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
     assert not left
     assert not list(tmp_path.rglob(".ses"))
@@ -105,7 +105,7 @@ def test_a_command_that_imports_an_extra_looks_nothing_up(tmp_path: Path) -> Non
     make_run(tmp_path, "lm", task="language-modeling")  # one graph
     (tmp_path / "text").write_text("one red dog\n")
     if "huggingface_hub" in there:
-        saved(tmp_path / "model", "llama")
+        save_pretrained(tmp_path / "model", "llama")
     (tmp_path / "commands.json").write_text(json.dumps(there))
     run(tmp_path, "-c", PROGRAM % LONG, *there, ATTNKIT_CACHE=str(tmp_path / "c"))
     assert not list(tmp_path.glob("seen*"))

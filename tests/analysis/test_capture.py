@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.recorded import LENGTH, cases, recorded, run_of, sections, stacked
+from helpers.map_recording import LENGTH, cases, model_config, record_maps, save_run, stack_weights
 from helpers.trained import ROWS, tokenizer
 
 from attnkit.analysis import capture as capture_run
@@ -33,11 +33,11 @@ SHAPES = ("pair", "causal", "joint")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """An encoder-decoder, a language model, and a decoder that reads a source before its target."""
     folder = tmp_path_factory.mktemp("runs")
-    causal = sections(role="decoder", positions="rope")
+    causal = model_config(role="decoder", positions="rope")
     return {
-        "pair": run_of(folder / "pair", sections()),
-        "causal": run_of(folder / "causal", causal, task="language-modeling"),
-        "joint": run_of(folder / "joint", causal),
+        "pair": save_run(folder / "pair", model_config()),
+        "causal": save_run(folder / "causal", causal, task="language-modeling"),
+        "joint": save_run(folder / "joint", causal),
     }
 
 
@@ -71,10 +71,10 @@ def test_maps_are_those_of_the_ids_that_generate_writes(runs: dict[str, Run], sh
     source = torch.tensor([[*ids(TEXT), EOS]]) if shape != "causal" else None
     if shape == "joint":
         read = read[:, len(ids(TEXT)) + 1 :]
-    with recorded(model) as told, torch.inference_mode():
+    with record_maps(model) as told, torch.inference_mode():
         model.hidden(source, read)
     for kind, layers in told.items():
-        plain = stacked(layers)[:, 0].numpy()
+        plain = stack_weights(layers)[:, 0].numpy()
         np.testing.assert_array_equal(found.maps[kind].weights, plain)  # type: ignore[index]
 
 
@@ -156,7 +156,7 @@ def test_separators_of_the_recipe_are_special() -> None:
 
 def test_letters_and_digits_that_are_kept_whole_are_text(tmp_path: Path) -> None:
     pieces = tokenizer().source.pieces(ids("cat and two cats"))
-    run = run_of(tmp_path, sections(), special=tuple({p for p in pieces if p.isalnum()}))
+    run = save_run(tmp_path, model_config(), special=tuple({p for p in pieces if p.isalnum()}))
     keys = capture(run, "cat and two cats", target="a", device="cpu").maps["cross"].keys
     assert any(token.text.isalnum() for token in keys)
     assert [token.special for token in keys] == [False] * (len(keys) - 1) + [True]
@@ -180,8 +180,8 @@ def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
 @pytest.mark.parametrize(("word", "role"), [case for case in cases() if case[0] not in ("scaled-dot", "dot")])
 def test_every_mechanism_is_captured_in_batches(word: str, role: str, tmp_path: Path) -> None:
     """Also where it has pads beside it, with its distance and reference."""
-    section = sections(word, role, shape="encoder-decoder")
-    reader = MapReader(run_of(tmp_path, section), reference=True, device="cpu")
+    section = model_config(word, role, shape="encoder-decoder")
+    reader = MapReader(save_run(tmp_path, section), reference=True, device="cpu")
     texts = [(row.source, row.target) for row in ROWS]
     together = list(reader.read_pairs(texts))
     for text, found in zip(texts, together, strict=True):
@@ -212,21 +212,21 @@ def test_errors_name_the_text_among_several(runs: dict[str, Run]) -> None:
 @pytest.mark.parametrize(
     ("section", "text", "target", "words"),
     [
-        (sections(positions="learned"), "cat " * 40, "a", "reads at most 25"),
-        (sections("linformer", "encoder", shape="encoder-decoder"), "cat " * 40, "a", "most 25"),
+        (model_config(positions="learned"), "cat " * 40, "a", "reads at most 25"),
+        (model_config("linformer", "encoder", shape="encoder-decoder"), "cat " * 40, "a", "most 25"),
         (
-            sections("synthesizer-random", "decoder", shape="encoder-decoder"),
+            model_config("synthesizer-random", "decoder", shape="encoder-decoder"),
             "a",
             "cat " * 40,
             "the text with its target: 41 tokens, special tokens included, but the model reads at most",
         ),
-        (sections(role="decoder", positions="learned"), "cat " * 60, None, "reads at most 50"),
+        (model_config(role="decoder", positions="learned"), "cat " * 60, None, "reads at most 50"),
     ],
 )
 def test_texts_beyond_the_limit_are_refused_with_both_lengths(
     tmp_path: Path, section: Any, text: str, target: str | None, words: str
 ) -> None:
-    run = run_of(tmp_path, section, task="language-modeling" if target is None else "translation")
+    run = save_run(tmp_path, section, task="language-modeling" if target is None else "translation")
     with pytest.raises(DataError, match=words) as error:
         capture(run, text, target=target, device="cpu")
     assert "shorten the text, or train with a larger data.max_length" in str(error.value)
@@ -234,7 +234,7 @@ def test_texts_beyond_the_limit_are_refused_with_both_lengths(
 
 def test_an_output_at_the_limit_is_shown_as_far_as_it_was_read(tmp_path: Path) -> None:
     """The model has room for 25 tokens, begin token included, and wrote 25 after it."""
-    run = run_of(tmp_path, sections("synthesizer-random", "decoder", shape="encoder-decoder"))
+    run = save_run(tmp_path, model_config("synthesizer-random", "decoder", shape="encoder-decoder"))
     spec = SearchConfig(method="greedy", max_length=99, min_length=98)
     found = capture(run, "cat", search=spec, device="cpu")
     assert len(found.maps["decoder"].queries) == 25
@@ -262,7 +262,7 @@ def test_maps_that_fill_the_memory_are_refused_before_decoding(
 
 
 def test_a_damaged_model_is_told(tmp_path: Path) -> None:
-    reader = MapReader(run_of(tmp_path, sections()), device="cpu")
+    reader = MapReader(save_run(tmp_path, model_config()), device="cpu")
     with torch.no_grad():
         reader.model.output.weight[5:].fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="the model outputs NaN or infinity"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.recorded import build, cases, sections
+from helpers.map_recording import build, cases, model_config
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 
 from attnkit.analysis.head_ablation import HeadPlace, ablated, probe_heads
@@ -43,7 +43,7 @@ def answer(model: Model, role: str) -> torch.Tensor:
 @pytest.mark.parametrize(("word", "role"), list(cases()))
 def test_a_silenced_head_is_one_that_the_projection_does_not_read(word: str, role: str) -> None:
     """Of every mechanism, in every role; afterwards the model is whole again."""
-    model = build(sections(word, role))
+    model = build(model_config(word, role))
     whole = answer(model, role)
     place = HeadPlace(role, 1, 2)  # type: ignore[arg-type]
     with ablated(model, place):
@@ -63,7 +63,7 @@ def test_a_head_stays_silent_in_cached_steps_and_beams(kind: str, method: str) -
     def decode(model: Model) -> list[list[tuple[str, float]]]:
         return list(translate(model, tokenizer(), texts, spec, max_source=LENGTH))
 
-    model = build(sections())
+    model = build(model_config())
     place = HeadPlace(kind, 0, 1)  # type: ignore[arg-type]
     with ablated(model, place):
         without = decode(model)

@@ -54,7 +54,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def give(name: str) -> Pretrained:
         if name not in made:
             template = "<s> $A </s>" if name in ("bart", "bert", "roberta") else "$A"
-            folder = pretrained.saved(tmp_path_factory.mktemp(name), name, template=template)
+            folder = pretrained.save_pretrained(tmp_path_factory.mktemp(name), name, template=template)
             made[name] = open_model(folder, device="cpu")
         return made[name]
 
@@ -268,7 +268,7 @@ def test_a_decoder_may_be_deeper_than_its_encoder(tmp_path: Path, monkeypatch: p
     """The library's cache of T5 is too short there: decoding failed."""
     deep = ("T5", "ForConditionalGeneration", pretrained.T5 | {"num_layers": 1})
     monkeypatch.setitem(pretrained.SETTINGS, "t5", deep)
-    model = open_model(pretrained.saved(tmp_path, "t5"), device="cpu")
+    model = open_model(pretrained.save_pretrained(tmp_path, "t5"), device="cpu")
     made = capture(model, TEXT, search=SearchConfig(method="beam", beam=2, max_length=5))
     sizes = {kind: len(maps.layers) for kind, maps in made.maps.items()}
     assert sizes == {"encoder": 1, "decoder": 3, "cross": 3}
@@ -328,7 +328,7 @@ def test_the_longest_text_is_read_and_an_output_stops_at_the_limit(opened: Any) 
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    model = open_model(pretrained.saved(tmp_path, "gpt2"), device="cpu")
+    model = open_model(pretrained.save_pretrained(tmp_path, "gpt2"), device="cpu")
     model.model.transformer.h[1].attn.c_attn.weight.data.fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="outputs NaN or infinity"):
         capture(model, TEXT)
@@ -345,7 +345,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 def test_faults_inside_the_library_are_told_in_a_line(
     fault: Exception, expected: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    model = open_model(pretrained.saved(tmp_path, "gpt2"), device="cpu")
+    model = open_model(pretrained.save_pretrained(tmp_path, "gpt2"), device="cpu")
 
     def fail(*_: object) -> None:
         raise fault
@@ -360,7 +360,7 @@ def test_faults_inside_the_library_are_told_in_a_line(
 def test_weights_of_another_form_are_refused(tmp_path: Path) -> None:
     """Longformer gives them by the distance of the key."""
     pretrained.SETTINGS["longformer"] = ("Longformer", "ForMaskedLM", pretrained.PLAIN | {"attention_window": 4})
-    model = open_model(pretrained.saved(tmp_path, "longformer"), device="cpu")
+    model = open_model(pretrained.save_pretrained(tmp_path, "longformer"), device="cpu")
     with pytest.raises(DataError, match="encoder attention returns weights of shape .* 6 keys"):
         capture(model, "The animal didn")
 
@@ -371,7 +371,7 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
         "ForCausalLM",
         {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     )
-    model = open_model(pretrained.saved(tmp_path, "mamba"), device="cpu")
+    model = open_model(pretrained.save_pretrained(tmp_path, "mamba"), device="cpu")
     with pytest.raises(DataError, match="MambaForCausalLM returns no weights of decoder attention"):
         capture(model, TEXT)
 
@@ -386,7 +386,7 @@ def test_scores_under_the_name_of_weights_are_refused(tmp_path: Path) -> None:
             **{f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate", "output")},
         },
     )
-    model = open_model(pretrained.saved(tmp_path, "squeezebert"), device="cpu")
+    model = open_model(pretrained.save_pretrained(tmp_path, "squeezebert"), device="cpu")
     with pytest.raises(DataError, match="as encoder attention, which are not weights"):
         capture(model, TEXT)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.recorded import run_of, sections
+from helpers.map_recording import model_config, save_run
 from helpers.trained import ROWS, make_run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def test_the_bound_of_cosines_is_reached_with_two_levels() -> None:
 @pytest.mark.parametrize("role", ["encoder", "decoder", "cross"])
 def test_the_end_of_training_is_what_maps_of_each_text_say(tmp_path: Path, role: Any) -> None:
     shape = "encoder-decoder"
-    run = run_of(tmp_path, sections("scaled-dot", "encoder", shape=shape))
+    run = save_run(tmp_path, model_config("scaled-dot", "encoder", shape=shape))
     found = probe_entropy(run, ROWS, kinds=[role], device="cpu")
     texts = [(row.source, row.target) for row in ROWS]
     plain: dict[tuple[int, int], list[tuple[int, float, float]]] = {}
@@ -87,7 +87,7 @@ def test_the_end_of_training_is_what_maps_of_each_text_say(tmp_path: Path, role:
 def test_what_is_no_softmax_has_no_gradient(tmp_path: Path, word: str, entropy: bool) -> None:
     """The rows of nystrom may have negative weights, so their entropy is undefined too."""
     options = {"landmarks": 2} if word == "nystrom" else {}
-    run = run_of(tmp_path, sections(word, "encoder", options))
+    run = save_run(tmp_path, model_config(word, "encoder", options))
     found = probe_entropy(run, ROWS, kinds=["encoder"], device="cpu")
     assert all(one.spread.gradient is None for one in found)
     defined = [one.spread.entropy is not None for one in found]

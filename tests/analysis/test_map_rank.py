@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.recorded import run_of, sections
+from helpers.map_recording import model_config, save_run
 from helpers.trained import ROWS, make_run
 
 from attnkit.analysis.capture import MapReader
@@ -37,7 +37,7 @@ def test_rows_and_columns_of_zeros_change_nothing() -> None:
 
 
 def test_ranks_of_a_run_are_means_over_its_texts(tmp_path: Path) -> None:
-    run = run_of(tmp_path, sections("scaled-dot"))
+    run = save_run(tmp_path, model_config("scaled-dot"))
     found = probe_rank(run, ROWS, device="cpu")
     assert [(one.kind, one.layer.number) for one in found] == [
         (kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (0, 1)

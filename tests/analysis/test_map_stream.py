@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.map_recording import build, cases, model_config, record_maps
 from helpers.model_types import BASELINES
-from helpers.recorded import build, cases, recorded, sections
 from helpers.trained import LENGTH, ROWS, tokenizer
 
 from attnkit.analysis import map_stream
@@ -30,7 +30,7 @@ def streamed(model: Model, encoded: Encoded = ENCODED, **options: Any) -> list[L
 @pytest.mark.parametrize(("word", "role"), list(cases()))
 def test_they_are_the_recorded_maps_of_each_row_alone(word: str, role: str) -> None:
     """By their sum of squares, which for pads is 0."""
-    model = build(sections(word, role)).double()
+    model = build(model_config(word, role)).double()
     alone_in_stream = role == "decoder"
     rows = ROWS[:1] if alone_in_stream else ROWS
     encoded = encode_rows(rows, tokenizer(), LENGTH, stream=alone_in_stream)
@@ -40,7 +40,7 @@ def test_they_are_the_recorded_maps_of_each_row_alone(word: str, role: str) -> N
     for row in range(len(encoded)):
         ids = torch.tensor([[BOS, *encoded.target[row].tolist()]])
         source = None if encoded.source is None else torch.tensor([encoded.source[row].tolist()])
-        with recorded(model, kinds=[role], layers=[1]) as told, torch.no_grad():
+        with record_maps(model, kinds=[role], layers=[1]) as told, torch.no_grad():
             model.hidden(source, ids)
         apart += told[role][0].weights.square().sum((0, 2, 3))
     torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-5)
@@ -48,7 +48,7 @@ def test_they_are_the_recorded_maps_of_each_row_alone(word: str, role: str) -> N
 
 @pytest.mark.parametrize("role", ["encoder", "decoder", "cross"])
 def test_pads_see_nothing_and_are_seen_by_nobody(role: str) -> None:
-    model = build(sections())
+    model = build(model_config())
     for maps in streamed(model, kinds=[role]):
         keys = {"encoder": ENCODED.source, "cross": ENCODED.source}.get(role)
         seen = maps.visible.expand_as(maps.weights)
@@ -62,7 +62,7 @@ def test_pads_see_nothing_and_are_seen_by_nobody(role: str) -> None:
 
 
 def test_a_decoder_that_reads_the_source_first_sees_no_pads_between() -> None:
-    model = build(sections(shape="decoder", role="decoder"))
+    model = build(model_config(shape="decoder", role="decoder"))
     for maps in streamed(model):
         assert ENCODED.source is not None
         lengths = ENCODED.source.lengths + ENCODED.target.lengths + 1
@@ -80,7 +80,7 @@ def test_models_that_are_no_transformers_have_cross_attention(name: str) -> None
 
 
 def test_batches_hold_a_bounded_number_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build(sections())
+    model = build(model_config())
     whole = streamed(model, kinds=["cross"], layers=[0])
     monkeypatch.setattr(map_stream, "BATCH_WEIGHTS", 4 * 2 * 13**2)
     told: list[tuple[int, int]] = []
@@ -91,7 +91,7 @@ def test_batches_hold_a_bounded_number_of_weights(monkeypatch: pytest.MonkeyPatc
 
 
 def test_damaged_weights_are_refused() -> None:
-    model = build(sections())
+    model = build(model_config())
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with pytest.raises(NotFiniteError, match="train again"):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.recorded import build, cases, heard, recorded, sections, stacked
+from helpers.map_recording import build, cases, model_config, record_maps, record_mechanisms, stack_weights
 from torch import Tensor
 
 from attnkit.analysis.recorder import attention_layers
@@ -25,12 +25,12 @@ def read(model: Model) -> Tensor:
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize(("word", "role"), list(cases()))
 def test_maps_times_values_are_what_the_layer_computed(word: str, role: str) -> None:
-    model = build(sections(word, role)).double()
-    found = heard(model)
+    model = build(model_config(word, role)).double()
+    found = record_mechanisms(model)
     with torch.no_grad():
         plain = read(model)
         computed = {name: calls[-1] for name, calls in found.items()}
-        with recorded(model) as told:
+        with record_maps(model) as told:
             again = read(model)
     assert torch.equal(plain, again)
     names = {part: name for name, part in model.named_modules()}
@@ -57,12 +57,12 @@ def test_maps_times_values_are_what_the_layer_computed(word: str, role: str) -> 
 def test_scores_carried_biases_and_shared_keys_are_in_the_maps(
     role: str, word: str, options: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    test_of = build(sections(word, role, options, "encoder-decoder", **more)).double()
-    found = heard(test_of)
+    test_of = build(model_config(word, role, options, "encoder-decoder", **more)).double()
+    found = record_mechanisms(test_of)
     with torch.no_grad():
         read(test_of)
         computed = {name: calls[-1] for name, calls in found.items()}
-        with recorded(test_of) as told:
+        with record_maps(test_of) as told:
             read(test_of)
     last = attention_layers(test_of)[role][1]  # type: ignore[index]
     name = next(name for name, part in test_of.named_modules() if part is last)
@@ -73,13 +73,13 @@ def test_scores_carried_biases_and_shared_keys_are_in_the_maps(
 
 
 def test_training_mode_random_state_and_gradients_stay_as_they_are() -> None:
-    section = sections("performer", "cross", {"redraw_every": 1}, dropout=0.3)
+    section = model_config("performer", "cross", {"redraw_every": 1}, dropout=0.3)
     plain, watched = build(section).train(), build(section).train()
     torch.manual_seed(3)
     read(plain).sum().backward()
     state = torch.get_rng_state()
     torch.manual_seed(3)
-    with recorded(watched) as told:
+    with record_maps(watched) as told:
         read(watched).sum().backward()
     assert torch.equal(torch.get_rng_state(), state)
     assert all(part.training for part in watched.modules())
@@ -89,21 +89,21 @@ def test_training_mode_random_state_and_gradients_stay_as_they_are() -> None:
 
 
 def test_maps_of_a_model_in_training_are_those_of_evaluation() -> None:
-    section = sections(options={"attention_dropout": 0.5, "score_noise": 1.0}, dropout=0.0)
+    section = model_config(options={"attention_dropout": 0.5, "score_noise": 1.0}, dropout=0.0)
     model = build(section)
-    with recorded(model, kinds=["encoder"], layers=[0]) as still:
+    with record_maps(model, kinds=["encoder"], layers=[0]) as still:
         read(model)
     model.train()
-    with recorded(model, kinds=["encoder"], layers=[0]) as moving:
+    with record_maps(model, kinds=["encoder"], layers=[0]) as moving:
         read(model)
     assert torch.equal(still["encoder"][0].weights, moving["encoder"][0].weights)
 
 
 def test_only_the_chosen_layers_and_heads_are_kept() -> None:
-    model = build(sections())
-    with recorded(model) as whole:
+    model = build(model_config())
+    with record_maps(model) as whole:
         read(model)
-    with recorded(model, kinds=["cross"], layers=[1], heads=[3, 1]) as part:
+    with record_maps(model, kinds=["cross"], layers=[1], heads=[3, 1]) as part:
         read(model)
     assert list(part) == ["cross"]
     (one,) = part["cross"]
@@ -112,8 +112,8 @@ def test_only_the_chosen_layers_and_heads_are_kept() -> None:
 
 
 def test_layers_say_what_they_are() -> None:
-    model = build(sections("nystrom", "encoder", shape="encoder-decoder"))
-    with recorded(model) as told:
+    model = build(model_config("nystrom", "encoder", shape="encoder-decoder"))
+    with record_maps(model) as told:
         read(model)
     nystrom, dot = told["encoder"][1].layer, told["cross"][0].layer
     assert (nystrom.number, nystrom.mechanism, nystrom.exact, nystrom.static) == (1, "nystrom", False, False)
@@ -132,14 +132,14 @@ def test_layers_say_what_they_are() -> None:
     ],
 )
 def test_a_map_is_static_when_nothing_of_the_text_is_read(word: str, static: bool) -> None:
-    model = build(sections(word, "encoder"))
-    with recorded(model, kinds=["encoder"]) as told:
+    model = build(model_config(word, "encoder"))
+    with record_maps(model, kinds=["encoder"]) as told:
         read(model)
     other = torch.where(SOURCE == 0, 0, SOURCE.flip(1).masked_fill(SOURCE.flip(1) == 0, 9))
-    with recorded(model, kinds=["encoder"]) as again, torch.no_grad():
+    with record_maps(model, kinds=["encoder"]) as again, torch.no_grad():
         model(other, TARGET)
     assert told["encoder"][0].layer.static is static
-    assert torch.equal(stacked(told["encoder"]), stacked(again["encoder"])) is static
+    assert torch.equal(stack_weights(told["encoder"]), stack_weights(again["encoder"])) is static
 
 
 @pytest.mark.parametrize(
@@ -151,22 +151,22 @@ def test_a_map_is_static_when_nothing_of_the_text_is_read(word: str, static: boo
     ],
 )
 def test_what_is_not_there_is_refused(asked: dict[str, Any], text: str) -> None:
-    model = build(sections(role="decoder"))
-    with pytest.raises(UsageError) as error, recorded(model, **asked):
+    model = build(model_config(role="decoder"))
+    with pytest.raises(UsageError) as error, record_maps(model, **asked):
         pass
     assert str(error.value) == text
 
 
 def test_no_hook_stays_after_an_error() -> None:
-    model = build(sections())
-    with pytest.raises(RuntimeError, match="stop"), recorded(model):
+    model = build(model_config())
+    with pytest.raises(RuntimeError, match="stop"), record_maps(model):
         raise RuntimeError("stop")
     assert not any(part._forward_pre_hooks for part in model.modules())
 
 
 def test_decoding_step_by_step_is_refused_under_a_recording() -> None:
-    model = build(sections())
+    model = build(model_config())
     _, state = model.step(TARGET[:, :1], model.start(SOURCE))
-    with recorded(model), pytest.raises(ValueError, match="step by step"):
+    with record_maps(model), pytest.raises(ValueError, match="step by step"):
         model.step(TARGET[:, 1:2], state)
     model.step(TARGET[:, 1:2], state)

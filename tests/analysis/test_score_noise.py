@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.recorded import build, cases, layer, recorded, run_of, sections
+from helpers.map_recording import build, build_layer, cases, model_config, record_maps, save_run
 from helpers.trained import LENGTH, ROWS, tokenizer
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import translate
 
-KINDS = {(word, role): type(layer(word, role).mechanism) for word, role in cases()}
+KINDS = {(word, role): type(build_layer(word, role).mechanism) for word, role in cases()}
 SCORED = [case for case, kind in KINDS.items() if issubclass(kind, Scored)]
 OTHER = [case for case in SCORED if KINDS[case].normalise is not Scored.normalise and case[0] != "block-topk"]  # type: ignore[attr-defined]
 """Those whose weights are no softmax of what they may see."""
@@ -31,7 +31,7 @@ OTHER = [case for case in SCORED if KINDS[case].normalise is not Scored.normalis
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run_of(tmp_path_factory.mktemp("noise"), sections())
+    return save_run(tmp_path_factory.mktemp("noise"), model_config())
 
 
 @pytest.mark.parametrize(("word", "role"), [case for case in SCORED if case not in OTHER])
@@ -39,7 +39,7 @@ def test_noise_is_added_to_what_the_softmax_sees_and_masked_keys_stay_masked(
     word: str, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = torch.randn(2, 4, 9, 9, generator=torch.Generator().manual_seed(3))
-    layer = attention_layers(build(sections(word, role)))[role][1]  # type: ignore[index]
+    layer = attention_layers(build(model_config(word, role)))[role][1]  # type: ignore[index]
     # some scores lie otherwise in memory, which is the order that noise is drawn in
     monkeypatch.setattr(torch, "randn_like", lambda scores: drawn.to(scores))
     x, memory = torch.randn(2, 2, 9, 16, generator=torch.Generator().manual_seed(2))
@@ -63,7 +63,7 @@ def test_noise_is_added_to_what_the_softmax_sees_and_masked_keys_stay_masked(
 def test_noise_is_added_to_what_another_rule_than_the_softmax_sees(
     word: str, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer, seen = attention_layers(build(sections(word, role)))[role][1], list[Tensor]()  # type: ignore[index]
+    layer, seen = attention_layers(build(model_config(word, role)))[role][1], list[Tensor]()  # type: ignore[index]
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)
     rule = layer.mechanism.normalise
 
@@ -84,7 +84,7 @@ def test_noise_is_added_to_what_another_rule_than_the_softmax_sees(
 
 
 def test_fused_paths_and_cached_steps_are_noisy_too_and_the_random_state_stays() -> None:
-    model = build(sections())
+    model = build(model_config())
     layers = attention_layers(model)["cross"]
     texts, spec = [row.source for row in ROWS], SearchConfig(method="greedy", max_length=8)
 
@@ -103,7 +103,7 @@ def test_fused_paths_and_cached_steps_are_noisy_too_and_the_random_state_stays()
 
 
 def test_noise_ends_with_an_error_too() -> None:
-    model = build(sections())
+    model = build(model_config())
     (layer, _) = attention_layers(model)["cross"]
     with pytest.raises(RuntimeError, match="inside"), noisy(model, [layer], 1.0, seed=1):
         raise RuntimeError("inside")
@@ -152,10 +152,10 @@ def test_a_model_is_scored_with_noise_in_each_part(run: Run, by: str) -> None:
 
 def test_recorded_maps_are_those_with_noise() -> None:
     """So that other studies can look at a noisy model."""
-    model = build(sections())
+    model = build(model_config())
     (layer, _) = attention_layers(model)["encoder"]
     source = torch.tensor([[7, 9, 11, 3]])
-    with recorded(model, kinds=["encoder"], layers=[0]) as seen:
+    with record_maps(model, kinds=["encoder"], layers=[0]) as seen:
         for sigma in (0.0, 5.0):
             with noisy(model, [layer], sigma, 1):
                 model.hidden(source, torch.tensor([[2, 8]]))
@@ -181,13 +181,13 @@ def test_recorded_maps_are_those_with_noise() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, word: str, options: dict[str, Any], message: str) -> None:
-    run = run_of(tmp_path, sections(word, "encoder", shape="encoder-decoder"))
+    run = save_run(tmp_path, model_config(word, "encoder", shape="encoder-decoder"))
     with pytest.raises(UsageError, match=message):
         probe_noise(run, ROWS, **options)
 
 
 def test_the_kinds_that_have_scores_can_be_chosen(tmp_path: Path) -> None:
-    run = run_of(tmp_path, sections("linear", "encoder", shape="encoder-decoder"))
+    run = save_run(tmp_path, model_config("linear", "encoder", shape="encoder-decoder"))
     found = probe_noise(run, ROWS, sigmas=[1.0], seeds=1, kinds=["cross"], device="cpu")
     assert list(found.noisy) == [(NoisyPart(), 1.0)]
 

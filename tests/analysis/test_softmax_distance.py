@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.recorded import build, recorded, run_of, sections
+from helpers.map_recording import build, model_config, record_maps, save_run
 from helpers.saved_maps import load
 
 from attnkit.analysis.capture import capture
@@ -51,16 +51,16 @@ def test_the_reference_by_hand() -> None:
     ],
 )
 def test_plain_attention_is_its_own_reference(role: str, options: dict[str, Any], more: dict[str, Any]) -> None:
-    model = build(sections("scaled-dot", role, options, "encoder-decoder", **more))
-    with recorded(model) as found:
+    model = build(model_config("scaled-dot", role, options, "encoder-decoder", **more))
+    with record_maps(model) as found:
         read(model)
     for one in found[role]:
         torch.testing.assert_close(one.weights, one.exact(), rtol=0, atol=1e-6)
 
 
 def test_the_reference_of_a_sparse_mechanism_sees_everything() -> None:
-    model = build(sections("local", "encoder", {"window": 1}, "encoder-decoder"))
-    with recorded(model, kinds=["encoder"]) as found:
+    model = build(model_config("local", "encoder", {"window": 1}, "encoder-decoder"))
+    with record_maps(model, kinds=["encoder"]) as found:
         read(model)
     for one in found["encoder"]:
         exact = one.exact()
@@ -72,8 +72,8 @@ def test_the_reference_of_a_sparse_mechanism_sees_everything() -> None:
 
 @pytest.mark.parametrize("word", ["linear", "performer", "efficient", "nystrom", "linformer"])
 def test_effective_maps_are_as_far_as_their_reference_is(word: str, tmp_path: Path) -> None:
-    section = sections(word, "encoder", {"landmarks": 2} if word == "nystrom" else {}, heads=2)
-    run = run_of(tmp_path, section.model_copy(update={"shape": "encoder-decoder"}))
+    section = model_config(word, "encoder", {"landmarks": 2} if word == "nystrom" else {}, heads=2)
+    run = save_run(tmp_path, section.model_copy(update={"shape": "encoder-decoder"}))
     found = capture(run, "two red dogs and a cat", target="ein hund", heads=[1], reference=True, device="cpu")
     assert found.reference is not None
     maps, exact = found.maps["encoder"], found.reference.maps["encoder"]
@@ -84,14 +84,14 @@ def test_effective_maps_are_as_far_as_their_reference_is(word: str, tmp_path: Pa
 
 
 def test_few_tokens_make_nystrom_exact(tmp_path: Path) -> None:
-    run = run_of(tmp_path, sections("nystrom", "encoder", shape="encoder-decoder"))
+    run = save_run(tmp_path, model_config("nystrom", "encoder", shape="encoder-decoder"))
     found = capture(run, "a cat", target="ein hund", device="cpu")
     assert max(max(layer.distance or (1,)) for layer in found.maps["encoder"].layers) < 1e-6
 
 
 @pytest.mark.parametrize("word", ["synthesizer-dense", "synthesizer-random", "fixed-pattern"])
 def test_without_queries_and_keys_there_is_no_reference(word: str, tmp_path: Path) -> None:
-    run = run_of(tmp_path, sections(word, "encoder", shape="encoder-decoder"))
+    run = save_run(tmp_path, model_config(word, "encoder", shape="encoder-decoder"))
     found = capture(run, "a cat", target="ein hund", reference=True, device="cpu")
     assert found.reference is not None
     assert list(found.maps) == ["encoder", "decoder", "cross"]
@@ -100,7 +100,7 @@ def test_without_queries_and_keys_there_is_no_reference(word: str, tmp_path: Pat
 
 
 def test_a_capture_has_a_distance_for_each_head_and_its_reference(tmp_path: Path) -> None:
-    run = run_of(tmp_path, sections("linear", "decoder", shape="encoder-decoder"))
+    run = save_run(tmp_path, model_config("linear", "decoder", shape="encoder-decoder"))
     found = capture(run, "a cat", target="ein hund", heads=[1, 3], reference=True, device="cpu")
     assert found.reference is not None
     maps, exact = found.maps["decoder"], found.reference.maps["decoder"]

@@ -81,7 +81,7 @@ def test_attention_has_maps_and_tokens_by_kind(demo: Any, tmp_path: Path) -> Non
 
 
 def test_a_hugging_face_folder_is_a_model_too(tmp_path: Path) -> None:
-    pretrained.network("llama").save_pretrained(tmp_path)
+    pretrained.random_model("llama").save_pretrained(tmp_path)
     pretrained.tokenizer().save_pretrained(tmp_path)
     model = attnkit.load(tmp_path, offline=True)
     assert len(model.generate(["a small river", ""], max_length=2)) == 2

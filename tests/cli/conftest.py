@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller, called
+from helpers.cli import Cli, run_cli
 from helpers.shell import Command, attnkit_in
 from helpers.trained import make_run
 
@@ -18,11 +18,11 @@ def command(tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """The command line in this process, in an empty folder; it starts a second faster."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    return partial(called, capsys)
+    return partial(run_cli, capsys)
 
 
 @pytest.fixture(scope="module")

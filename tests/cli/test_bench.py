@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 from helpers.trained import make_run
 
 QUICK = ("--lengths", "16,32", "--heads", "2", "--head-width", "8", "--repeats", "1")
@@ -20,9 +20,9 @@ TINY = [
 ]
 
 
-def test_the_table_has_times_ratios_peaks_and_exponents(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_has_times_ratios_peaks_and_exponents(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "130")
-    code, out, err = here("bench", "attention", "linear", "scaled-dot:key_heads=1", "--causal", *QUICK)
+    code, out, err = cli("bench", "attention", "linear", "scaled-dot:key_heads=1", "--causal", *QUICK)
     assert code == 0
     assert out.startswith("attention only, causal, 2 heads of 8, float32, cpu\n")
     rows = [line.split()[:2] for line in out.splitlines()]
@@ -34,14 +34,14 @@ def test_the_table_has_times_ratios_peaks_and_exponents(here: Caller, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_same_as_csv_and_json(here: Caller) -> None:
-    code, out, _ = here("bench", "attention", "linear", "--layer", *QUICK, "--format", "csv")
+def test_the_same_as_csv_and_json(cli: Cli) -> None:
+    code, out, _ = cli("bench", "attention", "linear", "--layer", *QUICK, "--format", "csv")
     records = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     rows = [(length, name) for length in ("16", "32") for name in ("fused", "linear")]
     assert [(r["length"], r["mechanism"]) for r in records] == rows
     assert float(records[1]["forward_backward_seconds"]) > 0
-    code, out, _ = here("bench", "attention", "linear", *QUICK[2:], "--lengths", "16,32", "--format", "json")
+    code, out, _ = cli("bench", "attention", "linear", *QUICK[2:], "--lengths", "16,32", "--format", "json")
     found = json.loads(out)
     assert found["setting"]["heads"] == 2
     assert found["points"][1]["mechanism"] == "linear"
@@ -49,10 +49,10 @@ def test_the_same_as_csv_and_json(here: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_updates_are_measured_and_their_trace_is_one_that_viewers_read(here: Caller) -> None:
+def test_updates_are_measured_and_their_trace_is_one_that_viewers_read(cli: Cli) -> None:
     path = Path("trace.json")
     words = ("train.precision=fp32", "--format", "json", "--profile", str(path))
-    code, out, err = here("bench", "train", "quickstart", *TINY, "--updates", "2", *words)
+    code, out, err = cli("bench", "train", "quickstart", *TINY, "--updates", "2", *words)
     found = json.loads(out)
     assert code == 0
     assert f"wrote {path}" in err
@@ -67,15 +67,15 @@ def test_updates_are_measured_and_their_trace_is_one_that_viewers_read(here: Cal
 
 
 @pytest.mark.slow
-def test_the_decoding_of_a_run_is_measured(here: Caller, tmp_path: Path) -> None:
+def test_the_decoding_of_a_run_is_measured(cli: Cli, tmp_path: Path) -> None:
     run = str(make_run(tmp_path).path)
-    code, out, _ = here("bench", "decode", run, "--rows", "4", "--beam", "1")
+    code, out, _ = cli("bench", "decode", run, "--rows", "4", "--beam", "1")
     assert code == 0
     assert out.startswith("toy/base/seed-1\n")
     assert "greedy" in out
-    out = here("bench", "decode", run, "--rows", "2", "--format", "csv").out
+    out = cli("bench", "decode", run, "--rows", "2", "--format", "csv").out
     records = {record["measured"]: record["value"] for record in csv.DictReader(io.StringIO(out))}
     assert records["all lines"].startswith("2 lines in ")
-    found = json.loads(here("bench", "decode", run, "--rows", "3", "--beam", "2", "--format", "json").out)
+    found = json.loads(cli("bench", "decode", run, "--rows", "3", "--beam", "2", "--format", "json").out)
     assert (found["lines"], found["search"]) == (3, "beam 2")
     assert 0 < found["one_line_seconds"] < found["seconds"] * 6

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 
 from attnkit.contract import CONTRACTS
 from attnkit.recipe import mechanism_registry
@@ -33,14 +33,14 @@ PEEKS = """
 
 
 @pytest.fixture
-def check(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def check(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`attnkit check` in an empty folder."""
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
-    return partial(here, "check")
+    return partial(cli, "check")
 
 
-def test_a_mechanism_that_ships_keeps_every_contract(check: Caller) -> None:
+def test_a_mechanism_that_ships_keeps_every_contract(check: Cli) -> None:
     code, out, err = check("synthesizer-random", "trainable=false")
     assert (code, err) == (0, "")
     rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
@@ -52,7 +52,7 @@ def test_a_mechanism_that_ships_keeps_every_contract(check: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_every_layer_of_those_that_take_turns_is_measured(check: Caller) -> None:
+def test_every_layer_of_those_that_take_turns_is_measured(check: Cli) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=PEEKS))
     code, out, err = check("interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
     assert code == 1
@@ -65,7 +65,7 @@ def test_every_layer_of_those_that_take_turns_is_measured(check: Caller) -> None
 
 
 @pytest.mark.slow
-def test_a_plug_in_that_is_right_needs_no_worked_number(check: Caller) -> None:
+def test_a_plug_in_that_is_right_needs_no_worked_number(check: Cli) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=""))
     code, out, err = check("mine", "--plugin", "mine.py", "--format", "json")
     assert (code, err) == (0, "")
@@ -77,7 +77,7 @@ def test_a_plug_in_that_is_right_needs_no_worked_number(check: Caller) -> None:
     assert rows["cached"]["encoder_error"] is None
 
 
-def test_a_plug_in_that_fails_breaks_what_it_fails_in(check: Caller) -> None:
+def test_a_plug_in_that_fails_breaks_what_it_fails_in(check: Cli) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k", body=""))
     code, _, err = check("mine", "--plugin", "mine.py", "--format", "csv")
     assert code == 1

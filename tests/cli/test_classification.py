@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 
 from attnkit.cli import main
 from attnkit.runs import Run
@@ -76,18 +76,18 @@ def trained(folder: Path) -> Path:
 
 
 @pytest.fixture
-def here(here: Caller, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def cli(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """The command line in that folder."""
     monkeypatch.chdir(trained)
-    return here
+    return cli
 
 
 @pytest.mark.slow
-def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, here: Caller) -> None:
+def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, cli: Cli) -> None:
     """Other noise in every epoch, and yet the same bytes."""
     words = ["train", "pretrain.yaml", "--variant", "plain", "--out", "again", "--quiet"]
-    assert here(*words, "train.steps=4").code == 0
-    assert here(*words, "--allow-change").code == 0
+    assert cli(*words, "train.steps=4").code == 0
+    assert cli(*words, "--allow-change").code == 0
     runs = [Run.open(folder / root / "pretrain/plain/seed-1") for root in ("runs", "again")]
     digests = [run.manifest.files["model.safetensors"] for run in runs]
     assert digests[0] == digests[1]
@@ -96,31 +96,31 @@ def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, here: Calle
 
 
 @pytest.mark.slow
-def test_a_pre_trained_model_restores_spans_of_a_text(here: Caller) -> None:
-    found = here("generate", "runs/pretrain/plain/seed-1", stdin="it is <extra_id_0> film\n")
+def test_a_pre_trained_model_restores_spans_of_a_text(cli: Cli) -> None:
+    found = cli("generate", "runs/pretrain/plain/seed-1", stdin="it is <extra_id_0> film\n")
     assert found.code == 0, found.err
     assert found.out.count("\n") == 1
 
 
-def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
+def test_an_encoder_learns_labels_and_names_them(cli: Cli) -> None:
     run = "runs/encoder/base/seed-1"
-    done = here("eval", run, "--format", "json")
+    done = cli("eval", run, "--format", "json")
     metrics = json.loads(done.out)["rows"][0]["metrics"]
     assert metrics["label-accuracy"]["score"] > 90, done.err
     assert "positive:positive" in metrics["f1"]["signature"]
-    assert "search" not in here("eval", run).out
+    assert "search" not in cli("eval", run).out
     lines = "it is a dull film\n\nit is a lovely film\n"
-    assert here("generate", run, stdin=lines).out == "negative\n\npositive\n"
-    ranked = here("generate", run, "--n-best", "2", "--json", stdin=lines).out
+    assert cli("generate", run, stdin=lines).out == "negative\n\npositive\n"
+    ranked = cli("generate", run, "--n-best", "2", "--json", stdin=lines).out
     answers = [json.loads(line) for line in ranked.splitlines()]
     assert [(one["line"], one["rank"]) for one in answers] == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
 
 
-def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
+def test_a_metric_that_the_task_lacks_is_one_usage_error(cli: Cli) -> None:
     """It ended with 78 in eval, with 2 in probe."""
     run = "runs/a/plain/seed-1"
     commands = (("eval", run), ("probe", "heads", run), ("probe", "noise", run))
-    results = [here(*words, "--metrics", "accuracy,bleu") for words in commands]
+    results = [cli(*words, "--metrics", "accuracy,bleu") for words in commands]
     assert {one.code for one in results} == {2}
     errors = {line for one in results for line in one.err.splitlines() if "error:" in line}
     assert len(errors) == 1
@@ -159,10 +159,10 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_gives_one_line(folder: Path, here: Caller, words: list[str], message: str) -> None:
+def test_a_mistake_gives_one_line(folder: Path, cli: Cli, words: list[str], message: str) -> None:
     (folder / "c.jsonl").write_text('{"source": "a", "target": 7}\n')
     (folder / "c.txt").write_text("it is\n")
-    done = here(*words, stdin="it\n")
+    done = cli(*words, stdin="it\n")
     assert done.code not in (0, 1)
     (line,) = [text for text in done.err.splitlines() if "error:" in text]
     assert message in line

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import questioned, trained
-from helpers.called import Caller
-from helpers.scored import scored_run
+from helpers import question_runs, trained
+from helpers.cli import Cli
+from helpers.scored_runs import scored_run
 
 from attnkit.runs import Run
 
@@ -31,15 +31,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scored_run(made, "hostile", HOSTILE)
     trained.make_run(made, "unscored")
     for seed in (1, 2):
-        questioned.make_run(made / "asked", seed=seed)
+        question_runs.make_run(made / "asked", seed=seed)
     return made
 
 
 @pytest.fixture
-def attnkit(folder: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
+def attnkit(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command in this process, in the folder."""
     monkeypatch.chdir(folder)
-    return lambda *words, command="compare": here(command, *words)
+    return lambda *words, command="compare": cli(command, *words)
 
 
 BOTH = ("runs/toy/good", "runs/toy/hostile")
@@ -110,7 +110,7 @@ def test_questions_with_their_contexts(attnkit: Any) -> None:
     assert "base seed 2" in done.out
     assert "has the answer" in done.out
     assert "test, 4 contexts, 6 questions" in done.out
-    refused = attnkit(*runs, "--method", "meen").refusal
+    refused = attnkit(*runs, "--method", "meen").error
     assert "did you mean mean?" in refused
 
 
@@ -132,14 +132,14 @@ def test_changed_lines_are_told_of_and_changed_outputs_refused(attnkit: Any, fol
         shutil.copytree(run, copies[-1])
     (output,) = (copies[1] / "outputs").glob("*.hyp.txt")
     output.write_text("other\n", encoding="utf-8")
-    assert "damaged" in attnkit(*map(str, copies)).refusal
+    assert "damaged" in attnkit(*map(str, copies)).error
 
 
 def test_runs_of_different_lines_are_refused(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row._replace(source=row.source.replace("cats", "mice")) for row in trained.ROWS]
     monkeypatch.setattr(trained, "ROWS", rows)
     other = scored_run(tmp_path, "other", GOOD)
-    refused = attnkit("runs/toy/good", str(other.path)).refusal
+    refused = attnkit("runs/toy/good", str(other.path)).error
     assert "were scored on different test lines (sources differ)" in refused
 
 

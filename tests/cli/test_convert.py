@@ -5,22 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Caller
-from helpers.convertible import make_run
+from helpers.cli import Cli
+from helpers.conversion_runs import make_run
 
 QUICK = ("--transfer", "2", "--tune", "1", "--device", "cpu")
 STAGES = ["base", *(f"base-linear-{stage}" for stage in ("swapped", "transferred", "tuned"))]
 
 
 @pytest.fixture
-def convert(tmp_path: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
+def convert(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`attnkit convert RUN WORDS` in a folder with a run in runs/small/base/seed-1."""
     make_run(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    return lambda *words, run="runs/small/base/seed-1": here("convert", run, *words)
+    return lambda *words, run="runs/small/base/seed-1": cli("convert", run, *words)
 
 
-def test_the_table_compares_each_stage_with_the_run_before(convert: Any, here: Caller) -> None:
+def test_the_table_compares_each_stage_with_the_run_before(convert: Any, cli: Cli) -> None:
     done = convert("--attention", "linear", *QUICK)
     assert done.code == 0, done.err
     rows = [line.split()[0] for line in done.out.splitlines() if line.startswith("base")]
@@ -31,10 +31,10 @@ def test_the_table_compares_each_stage_with_the_run_before(convert: Any, here: C
     last = "runs/small/base-linear-tuned/seed-1"
     assert f"attnkit generate {last} < input.txt" in done.err
     for words in (("generate", last), ("visualize-attn", last, "red dog"), ("eval", last)):
-        used = here(*words, stdin="red dog\n")
+        used = cli(*words, stdin="red dog\n")
         assert used.code == 0, used.err
         assert used.out
-    listed = here("runs", "list", "runs", "--format", "json")
+    listed = cli("runs", "list", "runs", "--format", "json")
     assert {row["variant"] for row in json.loads(listed.out)["rows"]} == {*STAGES}
 
 

@@ -6,25 +6,23 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from helpers.called import Caller
-from helpers.pretrained import saved
+from helpers.cli import Cli
+from helpers.pretrained import save_pretrained
 
 QUICK = ("--text", "text.txt", "--length", "16", "--transfer", "2", "--tune", "1", "--device", "cpu")
 STAGES = ["before", "swapped", "transferred", "tuned"]
 
 
-def test_the_command_that_it_prints_opens_the_model(
-    tmp_path: Path, here: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_that_it_prints_opens_the_model(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    saved(tmp_path / "my model", "llama")
+    save_pretrained(tmp_path / "my model", "llama")
     Path("text.txt").write_text("A small river runs behind the mill. " * 40)
-    done = here("convert", "my model", "--attention", "linear", *QUICK)
+    done = cli("convert", "my model", "--attention", "linear", *QUICK)
     assert done.code == 0, done.err
     assert [line.split()[0] for line in done.out.splitlines()[3:7]] == STAGES
     assert "attnkit nbce 'runs/my model-linear' --contexts" in done.err
     Path("passages.jsonl").write_text('{"text": "A mill."}\n')
     Path("questions.txt").write_text("Where?\n")
     words = ("--contexts", "passages.jsonl", "--prompts", "questions.txt", "--max-length", "2")
-    used = here("nbce", "runs/my model-linear", *words)
+    used = cli("nbce", "runs/my model-linear", *words)
     assert used.code == 0, used.err

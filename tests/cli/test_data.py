@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.called import called
+from helpers.cli import run_cli
 
 RECIPE = """\
 task: translation
@@ -38,19 +38,19 @@ def entries(folder: Path) -> dict[str, int]:
 
 
 def test_a_training_finds_what_was_encoded_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = called(capsys, "data", "encode", "tiny.yaml")
+    done = run_cli(capsys, "data", "encode", "tiny.yaml")
     assert done.code == 0, done.err
     assert done.out == f"{folder / 'cache' / 'encoded'}\n"
     assert "train: 50 rows read, 50 kept\n" in done.err
     assert "train: 50 rows read, 30 kept\n" in done.err
     before = entries(folder)
     assert len([name for name in before if name.endswith("meta.json")]) == 5
-    trained = called(capsys, "train", "tiny.yaml", "--quiet")
+    trained = run_cli(capsys, "train", "tiny.yaml", "--quiet")
     assert trained.code == 0, trained.err
     assert entries(folder) == before
 
 
 def test_one_variant_is_encoded_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(capsys, "data", "encode", "tiny.yaml", "--variant", "short").code == 0
+    assert run_cli(capsys, "data", "encode", "tiny.yaml", "--variant", "short").code == 0
     assert len(list((folder / "cache" / "encoded").iterdir())) == 2
     assert not (folder / "runs").exists()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 from helpers.shell import Command
 
 from attnkit.runs import Run
@@ -18,30 +18,30 @@ def test_the_demo_writes_pages_and_says_what_to_try(command: Command, tmp_path: 
     assert "attnkit generate demo" in done.stderr
 
 
-def test_demo_is_a_name_for_other_commands(here: Caller) -> None:
-    assert here("generate", "demo", stdin="The king laughs.\n").out == "Der König lacht.\n"
-    found = here("visualize-attn", "demo", "The king laughs.", "--from", "Der", "--to", "king")
+def test_demo_is_a_name_for_other_commands(cli: Cli) -> None:
+    assert cli("generate", "demo", stdin="The king laughs.\n").out == "Der König lacht.\n"
+    found = cli("visualize-attn", "demo", "The king laughs.", "--from", "Der", "--to", "king")
     assert found.out.startswith("cross attention: weight from Der to king in each head")
-    assert here("verify", "demo").code == 0
-    wrong = here("visualize-attn", "demo", "The king laughs.", "--from", "king")
-    assert "--from needs --to WORD" in wrong.refusal
-    scored = here("eval", "demo", "search.max_length=3", "--format", "csv", "--metrics", "chrf")
+    assert cli("verify", "demo").code == 0
+    wrong = cli("visualize-attn", "demo", "The king laughs.", "--from", "king")
+    assert "--from needs --to WORD" in wrong.error
+    scored = cli("eval", "demo", "search.max_length=3", "--format", "csv", "--metrics", "chrf")
     assert "random+vanilla" in scored.out, scored.err
 
 
-def test_demo_is_a_name_where_runs_are_listed_drawn_and_trained_on(here: Caller) -> None:
-    assert here("runs", "demo").out.splitlines()[-2].startswith("demo  done   850/850")
-    assert here("runs", "demo", "--format", "csv").out.splitlines()[1].startswith("demo,quickstart")
-    refused = here("plot", "demo").refusal
+def test_demo_is_a_name_where_runs_are_listed_drawn_and_trained_on(cli: Cli) -> None:
+    assert cli("runs", "demo").out.splitlines()[-2].startswith("demo  done   850/850")
+    assert cli("runs", "demo", "--format", "csv").out.splitlines()[1].startswith("demo,quickstart")
+    refused = cli("plot", "demo").error
     assert refused.endswith(" demo: the demo model has no learning curve")
     words = ("train.init=demo", "train.steps=1", "search.max_length=2", "--quiet")
-    done = here("train", "quickstart", "--variant", "random+vanilla", *words)
+    done = cli("train", "quickstart", "--variant", "random+vanilla", *words)
     assert done.code == 0, done.err
     assert Run.open("runs/quickstart/random+vanilla/seed-1").manifest.init.run == "demo"
-    assert "the weights of demo do not fit" in here("train", "quickstart", *words).refusal
+    assert "the weights of demo do not fit" in cli("train", "quickstart", *words).error
 
 
-def test_a_text_unlike_the_training_is_told_once(here: Caller) -> None:
-    done = here("generate", "demo", stdin="A zebra crosses the quantum highway.\n" * 2)
+def test_a_text_unlike_the_training_is_told_once(cli: Cli) -> None:
+    done = cli("generate", "demo", stdin="A zebra crosses the quantum highway.\n" * 2)
     assert done.err.count("in 2 of 2 lines, at least half of the words, such as 'zebra', are not") == 1
-    assert here("generate", "demo", stdin="The king laughs.\n").err == ""
+    assert cli("generate", "demo", stdin="The king laughs.\n").err == ""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Caller
-from helpers.scored import scored_run
+from helpers.cli import Cli
+from helpers.scored_runs import scored_run
 from helpers.trained import make_run
 
 import attnkit
@@ -63,15 +63,15 @@ BOMB = (b" " * 1_000_000 + b"\n") * 8
     ],
 )
 def test_text_that_grows_a_hundredfold_is_refused_everywhere(
-    words: str, here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attnkit.data.formats.FREE", 1 << 16)
     Path("bomb").write_bytes(gzip.compress(BOMB))
     Path("bomb.xz").write_bytes(lzma.compress(BOMB))
     Path("text").write_text("one red dog\n" * 3)
-    done = here(*words.replace("RUN", str(make_run(tmp_path).path)).split())
+    done = cli(*words.replace("RUN", str(make_run(tmp_path).path)).split())
     assert done.code == 65, done.err
-    assert re.search("bomb.*more than 100 times as long", done.refusal)
+    assert re.search("bomb.*more than 100 times as long", done.error)
 
 
 @pytest.mark.sampled(3)
@@ -86,7 +86,7 @@ def test_text_that_grows_a_hundredfold_is_refused_everywhere(
     ],
 )
 def test_a_full_disk_leaves_nothing_of_an_output(
-    words: str, here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = scored_run(tmp_path, "base", ["ein roter hund"] * 5, ("bleu",))
     run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
@@ -96,9 +96,9 @@ def test_a_full_disk_leaves_nothing_of_an_output(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files.Filesystem, "write", full)
-    done = here(*words.replace("RUN", str(run.path)).split())
+    done = cli(*words.replace("RUN", str(run.path)).split())
     assert done.code == 74, done.err
-    assert "No space left" in done.refusal
+    assert "No space left" in done.error
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -160,16 +160,16 @@ BODIES = {
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", BODIES)
-def test_a_plug_in_is_blamed_by_name(body: str, here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_is_blamed_by_name(body: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism_registry, "_plugged", {})  # other tests do not know them
     name = "bad_" + body.replace(" ", "_")
     Path(f"{name}.py").write_text(PLUGIN.replace("{body}", BODIES[body]))
     Path("toy.yaml").write_text(TOY)
     words = ["train", "toy.yaml", "--device", "cpu"]
     word = name.replace("_", "-")
-    done = here(*words, f"model.attention={word}", "--plugin", f"{name}.py")
+    done = cli(*words, f"model.attention={word}", "--plugin", f"{name}.py")
     assert done.code != 0
-    assert name in done.refusal or word in done.refusal
+    assert name in done.error or word in done.error
     assert "bug in attnkit" not in done.err
 
 
@@ -274,7 +274,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize(("place", "words"), OUTPUTS.items(), ids=OUTPUTS)
 def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
-    place: str, words: str, here: Caller, tmp_path: Path
+    place: str, words: str, cli: Cli, tmp_path: Path
 ) -> None:
     if "export" in words:
         pytest.importorskip("transformers")
@@ -287,7 +287,7 @@ def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
     left.touch()
     other.touch()
     Path("text").write_text("one red dog\n")
-    done = here(*words.replace("RUN", str(run.path)).split(), place)
+    done = cli(*words.replace("RUN", str(run.path)).split(), place)
     assert done.code == 0, done.err
     assert not left.exists()
     assert other.exists()
@@ -329,31 +329,31 @@ def test_sockets_have_short_paths(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_one_bad_run_hides_no_other(here: Caller, tmp_path: Path) -> None:
+def test_one_bad_run_hides_no_other(cli: Cli, tmp_path: Path) -> None:
     for variant in ("base", "other"):
         make_run(tmp_path, variant)
     bad = Run.open("runs/toy/base/seed-1").path / "manifest.json"
     for harm in ("{", "5", json.dumps({"recipe": "\ud800"}), "[" * 100_000):
         bad.write_text(harm)
-        assert "other" in here("runs", "runs").out
-        done = here("verify", "runs", "--format", "json")
+        assert "other" in cli("runs", "runs").out
+        done = cli("verify", "runs", "--format", "json")
         assert done.code == 65
         rows = json.loads(done.out)["rows"]
         assert {row["run"] for row in rows if row["state"] == "same"} == {"runs/toy/other/seed-1"}
         assert {row["run"] for row in rows if row["state"] == "different"} == {str(bad.parent)}
-        assert here("doctor", "--out", "runs").code == 0
+        assert cli("doctor", "--out", "runs").code == 0
 
 
 @pytest.mark.parametrize(
     "words", ["eval RUNS", "report RUNS -o r.md", "plot RUNS", "runs RUNS", "runs pack RUNS --results", "verify RUNS"]
 )
-def test_what_is_left_out_is_named(words: str, here: Caller, tmp_path: Path) -> None:
+def test_what_is_left_out_is_named(words: str, cli: Cli, tmp_path: Path) -> None:
     for variant in ("base", "other"):
         run = scored_run(tmp_path, variant, ["ein roter hund"] * 5, ("bleu",))
         run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
     bad = tmp_path / "runs/toy/base/seed-1"
     (bad / "manifest.json").unlink()
-    done = here(*words.replace("RUNS", str(tmp_path / "runs")).split())
+    done = cli(*words.replace("RUNS", str(tmp_path / "runs")).split())
     assert done.code == (65 if "verify" in words else 0), done.err
     said = " ".join((done.out + done.err).split())
     assert "not a run: manifest.json is missing" in said

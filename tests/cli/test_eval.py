@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller, Done
+from helpers.cli import Cli, Result
 from helpers.shell import environment
 from helpers.trained import make_run
 
@@ -21,12 +21,12 @@ OTHERS = "a red dog runs .\nthere is a cat on a mat\nnone\nall same lines\n"
 
 
 @pytest.fixture
-def attnkit(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def attnkit(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`attnkit eval` as in a pipe, in a folder with hyp.txt, ref.txt and other.txt."""
     monkeypatch.delenv("COLUMNS")
     for name, text in (("hyp", HYPOTHESES), ("ref", REFERENCES), ("other", OTHERS)):
         Path(f"{name}.txt").write_bytes(text.encode())
-    return partial(here, "eval")
+    return partial(cli, "eval")
 
 
 def sacrebleu(hyp: str, *refs: str, options: str = "") -> dict[str, float]:
@@ -36,7 +36,7 @@ def sacrebleu(hyp: str, *refs: str, options: str = "") -> dict[str, float]:
     return {row["name"]: row["score"] for row in json.loads(done.stdout)}
 
 
-def scores(done: Done) -> dict[str, float]:
+def scores(done: Result) -> dict[str, float]:
     """The scores of the only row, rounded as the `sacrebleu` command does."""
     assert done.code == 0, done.err
     (row,) = json.loads(done.out)["rows"]
@@ -46,13 +46,13 @@ def scores(done: Done) -> dict[str, float]:
 METRICS = ("--metrics", "bleu,chrf,ter", "--format", "json")
 
 
-def test_files_score_as_by_the_sacrebleu_command(attnkit: Caller) -> None:
+def test_files_score_as_by_the_sacrebleu_command(attnkit: Cli) -> None:
     ours = scores(attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--ref", "other.txt", *METRICS))
     theirs = sacrebleu("hyp.txt", "ref.txt", "other.txt")
     assert ours == {"bleu": theirs["BLEU"], "chrf": theirs["chrF2"], "ter": theirs["TER"]}
 
 
-def test_real_text_scores_as_by_the_sacrebleu_command(attnkit: Caller, corpora: Path) -> None:
+def test_real_text_scores_as_by_the_sacrebleu_command(attnkit: Cli, corpora: Path) -> None:
     reference = (corpora / "multi30k" / "test.de").read_text(encoding="utf-8").split("\n")[:300]
     lines = [" ".join(w for i, w in enumerate(line.split()) if i % 7 != 3) for line in reference]
     Path("h").write_text("\n".join(lines), encoding="utf-8")
@@ -62,7 +62,7 @@ def test_real_text_scores_as_by_the_sacrebleu_command(attnkit: Caller, corpora: 
     assert ours == {"bleu": theirs["BLEU"], "chrf": theirs["chrF2"], "ter": theirs["TER"]}
 
 
-def test_one_file_gives_one_row_called_hyp(attnkit: Caller) -> None:
+def test_one_file_gives_one_row_called_hyp(attnkit: Cli) -> None:
     done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--format", "json")
     result = json.loads(done.out)
     (row,) = result["rows"]
@@ -72,7 +72,7 @@ def test_one_file_gives_one_row_called_hyp(attnkit: Caller) -> None:
     assert (result["baseline"], result["comparisons"]) == (None, [])
 
 
-def test_metrics_of_words_and_several_tokenizers(attnkit: Caller) -> None:
+def test_metrics_of_words_and_several_tokenizers(attnkit: Cli) -> None:
     Path("v.vec").write_text("the 1 0\ndog 0 1\ncat 1 1\n", encoding="utf-8")
     names = ["bleu", "cider", "distinct-1", "distinct-2", "seq-rep-4", "length-ratio"]
     names += [f"embedding-{name}" for name in ("average", "greedy", "extrema")]
@@ -100,7 +100,7 @@ def test_metrics_of_words_and_several_tokenizers(attnkit: Caller) -> None:
     assert "distinct-1 (tested over seeds alone): unit:corpus" in table
 
 
-def test_the_help_names_every_metric(attnkit: Caller) -> None:
+def test_the_help_names_every_metric(attnkit: Cli) -> None:
     text = re.sub(r"\s+", " ", re.sub(r"-\s*\n\s+", "-", attnkit("--help").out))
     listed = re.search(r"--metrics M,... (.*?) \[default", text)
     assert listed
@@ -108,7 +108,7 @@ def test_the_help_names_every_metric(attnkit: Caller) -> None:
     assert {*metrics.METRICS, "rouge"} <= set(found)
 
 
-def test_several_files_are_named_by_stem_and_compared_with_the_first(attnkit: Caller) -> None:
+def test_several_files_are_named_by_stem_and_compared_with_the_first(attnkit: Cli) -> None:
     words = ("--hyp", "ref.txt", "--hyp", "hyp.txt", "--ref", "other.txt", "--metrics", "chrf")
     result = json.loads(attnkit(*words, "--format", "json").out)
     assert [row["variant"] for row in result["rows"]] == ["ref", "hyp"]
@@ -119,7 +119,7 @@ def test_several_files_are_named_by_stem_and_compared_with_the_first(attnkit: Ca
     assert 0 < record["p"] <= 1
 
 
-def test_standard_input_gzip_and_pipes_are_files_too(attnkit: Caller) -> None:
+def test_standard_input_gzip_and_pipes_are_files_too(attnkit: Cli) -> None:
     expected = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "chrf").out
     marked = b"\xef\xbb\xbf" + HYPOTHESES.replace("\n", "\r\n").encode()
     Path("ref.gz").write_bytes(gzip.compress(REFERENCES.encode()))
@@ -128,19 +128,19 @@ def test_standard_input_gzip_and_pipes_are_files_too(attnkit: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_pipe_of_the_shell_is_read(attnkit: Caller) -> None:
+def test_a_pipe_of_the_shell_is_read(attnkit: Cli) -> None:
     words = f"{sys.executable} -m attnkit eval --hyp <(cat hyp.txt) --ref ref.txt --metrics chrf"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment())
     assert done.stdout == attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "chrf").out
 
 
-def test_the_table_goes_to_standard_output_and_warnings_to_standard_error(attnkit: Caller) -> None:
+def test_the_table_goes_to_standard_output_and_warnings_to_standard_error(attnkit: Cli) -> None:
     done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "rouge,exact-match")
     assert "ROUGE-Lsum" in done.out
     assert done.err == "attnkit: warning: hyp.txt: empty outputs: 1 of 4\n"
 
 
-def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Caller) -> None:
+def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Cli) -> None:
     """9 letters of Cyrillic, 4 digits; one of 3 words agrees, classic ROUGE sees the year alone."""
     Path("ref.ru").write_text("\u043a\u043e\u0442 \u0441\u043f\u0430\u043b\u0430 2024\n", encoding="utf-8")
     names = ["a.ru", "b.ru", "c.ru"]
@@ -181,7 +181,7 @@ def write_recipe(folder: Path) -> None:
     )
 
 
-def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(attnkit: Caller, tmp_path: Path) -> None:
+def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(attnkit: Cli, tmp_path: Path) -> None:
     for variant in ("vanilla", "linear"):
         for seed in (1, 2):
             make_run(tmp_path, variant, seed)
@@ -202,7 +202,7 @@ def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(attnkit: Cal
     assert "mean \u00b1 standard deviation over seeds" in " ".join(table.split())
 
 
-def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Caller, tmp_path: Path) -> None:
+def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Cli, tmp_path: Path) -> None:
     """The baseline was put first there, so that the same runs had two orders."""
     listed = {"variants": ["zeta", "vanilla", "linear"], "baseline": "vanilla"}
     for variant in ("linear", "vanilla", "zeta"):
@@ -223,7 +223,7 @@ def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Caller, tmp_path:
 FIGURES = "published: {source: Some 2021, comparable: false, why: other data, scores: {vanilla: {bleu: 27.5}}}\n"
 
 
-def test_published_figures_come_from_the_recipe_or_from_its_runs(attnkit: Caller, tmp_path: Path) -> None:
+def test_published_figures_come_from_the_recipe_or_from_its_runs(attnkit: Cli, tmp_path: Path) -> None:
     kept = {"source": "Kept 2020", "comparable": True, "why": None, "split": "test"}
     for variant in ("vanilla", "linear"):
         make_run(tmp_path, variant, published=kept | {"scores": {"linear": {"bleu": 9.0}}})
@@ -244,7 +244,7 @@ def test_published_figures_come_from_the_recipe_or_from_its_runs(attnkit: Caller
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_recipe_without_some_runs_says_which_and_scores_the_others(
-    attnkit: Caller, tmp_path: Path, begun: bool
+    attnkit: Cli, tmp_path: Path, begun: bool
 ) -> None:
     make_run(tmp_path, "linear")
     if begun:
@@ -255,7 +255,7 @@ def test_a_recipe_without_some_runs_says_which_and_scores_the_others(
     assert "runs/toy/vanilla: variant vanilla skipped" in done.err
 
 
-def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Caller, tmp_path: Path) -> None:
+def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Cli, tmp_path: Path) -> None:
     for variant in ("vanilla", "linear"):
         make_run(tmp_path, variant, baseline="vanilla")
     result = json.loads(attnkit("runs", "--format", "json", "--device", "cpu").out)
@@ -273,7 +273,7 @@ def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Caller, tm
     assert "--baseline 'vanila': did you mean vanilla?" in done.err
 
 
-def test_the_table_says_whose_search_it_is_and_keeps_the_others(attnkit: Caller, tmp_path: Path) -> None:
+def test_the_table_says_whose_search_it_is_and_keeps_the_others(attnkit: Cli, tmp_path: Path) -> None:
     """`eval RECIPE` and `eval RUN` of one run printed two BLEUs and overwrote each other."""
     run = make_run(tmp_path)
     write_recipe(tmp_path)
@@ -297,7 +297,7 @@ def test_the_table_says_whose_search_it_is_and_keeps_the_others(attnkit: Caller,
     assert len([*(run.path / "outputs").glob("*.hyp.txt")]) == 3
 
 
-def test_one_variant_in_two_folders_is_two_rows(attnkit: Caller, tmp_path: Path) -> None:
+def test_one_variant_in_two_folders_is_two_rows(attnkit: Cli, tmp_path: Path) -> None:
     make_run(tmp_path, model_options={"dropout": 0.2})
     Path("runs").rename("b")
     make_run(tmp_path)

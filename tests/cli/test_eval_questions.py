@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller, Done
-from helpers.questioned import make_run
+from helpers.cli import Cli, Result
+from helpers.question_runs import make_run
 
 VARIANTS = "variants: {base: {}, other: {model.positions: sinusoidal}}\nbaseline: other\n"
 
@@ -23,21 +23,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def attnkit(folder: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def attnkit(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`attnkit eval` in the folder."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
-    return partial(here, "eval")
+    return partial(cli, "eval")
 
 
-def table(done: Done) -> list[list[str]]:
+def table(done: Result) -> list[list[str]]:
     """Title words of the columns, then rows, of a table as Markdown."""
     assert done.code == 0, done.err
     lines = [line for line in done.out.splitlines() if line.startswith("|")]
     return [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def test_scores_stand_against_the_number_of_contexts(attnkit: Caller) -> None:
+def test_scores_stand_against_the_number_of_contexts(attnkit: Cli) -> None:
     head, _, *rows = table(attnkit("runs/toy/other", "--format", "markdown"))
     assert head == ["metric", "method", "1", "2", "4"]
     names = [tuple(row[:2]) for row in rows]
@@ -52,7 +52,7 @@ def test_scores_stand_against_the_number_of_contexts(attnkit: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Caller) -> None:
+def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Cli) -> None:
     done = attnkit("toy.yaml", "--format", "json")
     result = json.loads(done.out)
     assert {row["variant"] for row in result["rows"]} == {"base", "other"}
@@ -68,7 +68,7 @@ def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: 
 
 
 @pytest.mark.slow
-def test_rows_of_two_variants_are_not_mixed(attnkit: Caller) -> None:
+def test_rows_of_two_variants_are_not_mixed(attnkit: Cli) -> None:
     head, _, *rows = table(attnkit("toy.yaml", "--format", "markdown"))
     assert head[:3] == ["metric", "variant", "method"]
     result = json.loads(attnkit("toy.yaml", "--format", "json").out)
@@ -87,14 +87,14 @@ def test_rows_of_two_variants_are_not_mixed(attnkit: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_baseline_is_a_variant_or_a_method(attnkit: Caller) -> None:
+def test_a_baseline_is_a_variant_or_a_method(attnkit: Cli) -> None:
     one = json.loads(attnkit("toy.yaml", "--baseline", "base", "--format", "json").out)
     assert {(c["baseline"], c["baseline_method"]) for c in one["comparisons"]} == {("base", "entropy")}
     two = json.loads(attnkit("toy.yaml", "--baseline", "concat", "--format", "json").out)
     assert {(c["baseline"], c["baseline_method"]) for c in two["comparisons"]} == {("other", "concat")}
 
 
-def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Caller) -> None:
+def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Cli) -> None:
     done = attnkit("toy.yaml", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert len(rows) == 2 * 3 * 4
@@ -105,7 +105,7 @@ def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Caller) -
     assert {row["method"] for row in rows if row["context-found"]} == {"entropy", "mean"}
 
 
-def test_several_splits_have_a_column_and_their_own_numbers_of_questions(attnkit: Caller) -> None:
+def test_several_splits_have_a_column_and_their_own_numbers_of_questions(attnkit: Cli) -> None:
     done = attnkit("runs/toy/other", "--split", "test,coupled", "--format", "markdown")
     head, _, *rows = table(done)
     assert head[:3] == ["split", "metric", "method"]
@@ -113,7 +113,7 @@ def test_several_splits_have_a_column_and_their_own_numbers_of_questions(attnkit
     assert "- questions: 6 of test\n- questions: 6 of coupled\n" in done.out
 
 
-def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Caller) -> None:
+def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Cli) -> None:
     """The chosen contexts are kept with the answers, which are not asked for again."""
     first = table(attnkit("runs/toy/other", "--format", "markdown"))
     done = attnkit("runs/toy/other", "--lowercase", "--format", "markdown")
@@ -122,7 +122,7 @@ def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Caller) 
 
 
 @pytest.mark.slow
-def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Caller, folder: Path) -> None:
+def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Cli, folder: Path) -> None:
     done = attnkit("toy.yaml", "--model", "runs/toy/base/seed-1", "--format", "json")
     assert done.code == 0, done.err
     assert done.err.splitlines()[-1].endswith("72 of 72 sentences decoded")
@@ -142,7 +142,7 @@ def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Caller, folder: Pa
     assert "decoded" in attnkit("toy.yaml", "--model", "runs/toy/base/seed-1", "--fresh").err
 
 
-def test_models_stand_side_by_side_under_their_names(attnkit: Caller) -> None:
+def test_models_stand_side_by_side_under_their_names(attnkit: Cli) -> None:
     models = ("runs/toy/other/seed-1", "runs/toy/base/seed-2")
     words = ("toy.yaml", "--model", models[0], "--model", models[1])
     head, _, *rows = table(attnkit(*words, "--format", "markdown"))
@@ -152,7 +152,7 @@ def test_models_stand_side_by_side_under_their_names(attnkit: Caller) -> None:
     assert result["baseline"] == models[1]
 
 
-def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Caller, folder: Path) -> None:
+def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Cli, folder: Path) -> None:
     """Lists of answers; what does not depend on the swept values is decoded once."""
     lines = [
         {"question": f"Town of {n}?", "answers": [t], "contexts": [f"Town of {n}: {t}."], "gold": 0}
@@ -179,15 +179,15 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Caller, fo
     done = attnkit(*words[:3], "contexts.methods=[none]", "data.source=question", "--fresh", "--format", "markdown")
     assert table(done)[0] == ["metric", "model", "method", "1", "2", "4"]
     assert "no question has 8 passages; skipped" in done.err
-    assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
+    assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").error
 
 
 @pytest.mark.slow
-def test_a_hugging_face_model_is_asked(attnkit: Caller, tmp_path: Path) -> None:
+def test_a_hugging_face_model_is_asked(attnkit: Cli, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from helpers.pretrained import saved
+    from helpers.pretrained import save_pretrained
 
-    model = saved(tmp_path / "gpt2", "gpt2")
+    model = save_pretrained(tmp_path / "gpt2", "gpt2")
     people = (
         ("A river runs.", "What runs?", "river"),
         ("A mill is old.", "What is old?", "mill"),

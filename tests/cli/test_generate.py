@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.called import Caller
+from helpers.cli import Cli
 from helpers.shell import environment
 from helpers.trained import LENGTH, make_run
 
@@ -27,16 +27,16 @@ TEXT = "one red dog\n\ncats\na very red cat and two dogs\ntwo cats\n"
 
 
 @pytest.fixture
-def generate(run: Run, here: Caller) -> Caller:
+def generate(run: Run, cli: Cli) -> Cli:
     """`attnkit generate RUN` in an empty folder."""
-    return partial(here, "generate", str(run.path), stdin=TEXT)
+    return partial(cli, "generate", str(run.path), stdin=TEXT)
 
 
 def expected(run: Run, spec: SearchConfig, texts: list[str]) -> list[list[tuple[str, float]]]:
     return list(translate(run.model(), run.tokenizer(), texts, spec, max_source=LENGTH))
 
 
-def test_lines_from_standard_input_go_to_standard_output(generate: Caller, run: Run) -> None:
+def test_lines_from_standard_input_go_to_standard_output(generate: Cli, run: Run) -> None:
     answers = expected(run, run.recipe.search, TEXT.split("\n")[:-1])
     lines = [text for ((text, _),) in answers]
     assert any(lines)
@@ -46,7 +46,7 @@ def test_lines_from_standard_input_go_to_standard_output(generate: Caller, run: 
     assert generate("-").out == done.out
 
 
-def test_a_file_gives_what_standard_input_gives(generate: Caller, tmp_path: Path) -> None:
+def test_a_file_gives_what_standard_input_gives(generate: Cli, tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text(TEXT)
     piped = generate()
@@ -57,12 +57,12 @@ def test_a_file_gives_what_standard_input_gives(generate: Caller, tmp_path: Path
     assert generate("--block", "1") == piped
 
 
-def test_byte_order_mark_carriage_returns_and_a_missing_last_newline_change_nothing(generate: Caller) -> None:
+def test_byte_order_mark_carriage_returns_and_a_missing_last_newline_change_nothing(generate: Cli) -> None:
     text = TEXT.removesuffix("\n").replace("\n", "\r\n")
     assert generate(stdin=b"\xef\xbb\xbf" + text.encode()) == generate()
 
 
-def test_n_best_gives_n_lines_for_each(generate: Caller, run: Run) -> None:
+def test_n_best_gives_n_lines_for_each(generate: Cli, run: Run) -> None:
     done = generate("--beam", "3", "--n-best", "3", "--scores")
     spec = run.recipe.search.model_copy(update={"beam": 3, "n_best": 3})
     answers = expected(run, spec, TEXT.split("\n")[:-1])
@@ -74,7 +74,7 @@ def test_n_best_gives_n_lines_for_each(generate: Caller, run: Run) -> None:
     assert plain.out == "".join(line.split("\t")[2] + "\n" for line in done.out.split("\n")[:-1])
 
 
-def test_json_objects_have_line_rank_score_and_text(generate: Caller) -> None:
+def test_json_objects_have_line_rank_score_and_text(generate: Cli) -> None:
     rows = [json.loads(line) for line in generate("--json", "--n-best", "2").out.splitlines()]
     assert [(row["line"], row["rank"]) for row in rows] == [(line, rank) for line in range(1, 6) for rank in (1, 2)]
     scored = [line.split("\t") for line in generate("--scores", "--n-best", "2").out.splitlines()]
@@ -83,14 +83,14 @@ def test_json_objects_have_line_rank_score_and_text(generate: Caller) -> None:
         assert row["score"] == pytest.approx(float(score), abs=1e-4)
 
 
-def test_an_output_that_does_not_exist_has_the_score_null(generate: Caller) -> None:
+def test_an_output_that_does_not_exist_has_the_score_null(generate: Cli) -> None:
     words = ("--beam", "60", "--n-best", "60", "--max-length", "1", "--json")
     rows = [json.loads(line) for line in generate(*words, stdin="cats\n").out.splitlines()]
     assert len(rows) == 60
     assert rows[-1] == {"line": 1, "rank": 60, "score": None, "text": ""}
 
 
-def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Caller) -> None:
+def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Cli) -> None:
     random_ = random.Random(0)
     planes = (range(1, 128), range(0x80, 0x3000), range(0x3000, 0xD800), range(0xE000, 0x110000))
     lines = [
@@ -105,7 +105,7 @@ def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Call
     assert [done.out.split("\n")[i] for i in some] == alone.out.split("\n")[:-1]
 
 
-def test_malformed_utf_8_stops_with_its_place(generate: Caller, tmp_path: Path) -> None:
+def test_malformed_utf_8_stops_with_its_place(generate: Cli, tmp_path: Path) -> None:
     bad = b"cats\na \xff dog\ntwo \xc3\n"
     done = generate(stdin=bad)
     assert done.code == 65
@@ -118,13 +118,13 @@ def test_malformed_utf_8_stops_with_its_place(generate: Caller, tmp_path: Path) 
     assert f"error: {path}: this is UTF-16 text; convert it" in generate(str(path)).err
 
 
-def test_blocks_before_a_malformed_line_are_answered(generate: Caller) -> None:
+def test_blocks_before_a_malformed_line_are_answered(generate: Cli) -> None:
     done = generate("--block", "2", stdin=b"cats\ndog\n\xff\n")
     assert done.code == 65
     assert done.out.count("\n") == 2
 
 
-def test_damaged_gzip_and_endless_lines_are_refused(generate: Caller) -> None:
+def test_damaged_gzip_and_endless_lines_are_refused(generate: Cli) -> None:
     packed = gzip.compress(TEXT.encode() * 100)
     assert generate(stdin=packed[:-9]).code == 65
     assert "damaged gzip data" in generate(stdin=packed[:-9]).err
@@ -133,13 +133,13 @@ def test_damaged_gzip_and_endless_lines_are_refused(generate: Caller) -> None:
     assert "standard input:1: the line is longer than 1,048,576 bytes" in done.err
 
 
-def test_what_is_cut_is_counted(generate: Caller) -> None:
+def test_what_is_cut_is_counted(generate: Cli) -> None:
     done = generate("--max-length", "2", "--min-length", "1", stdin="cats " * 99 + "\ncats\n")
     assert "warning: input lines cut to 23 tokens: 1\n" in done.err
     assert "outputs cut at the maximum length: 2\n" in done.err
 
 
-def test_output_goes_to_a_file_whole_or_not_at_all(generate: Caller, tmp_path: Path) -> None:
+def test_output_goes_to_a_file_whole_or_not_at_all(generate: Cli, tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     done = generate("--output", str(path))
     assert (done.code, done.out) == (0, "")
@@ -206,16 +206,16 @@ def test_on_a_terminal_each_line_is_answered_at_once(run: Run) -> None:
     os.close(terminal)
 
 
-def test_a_language_model_continues_each_line(tmp_path: Path, here: Caller) -> None:
+def test_a_language_model_continues_each_line(tmp_path: Path, cli: Cli) -> None:
     trained = make_run(tmp_path, task="language-modeling")
-    done = here("generate", str(trained.path), "--sample", "--max-length", "9", stdin="two\n\nein hund\n")
+    done = cli("generate", str(trained.path), "--sample", "--max-length", "9", stdin="two\n\nein hund\n")
     assert done.code == 0
     lines = done.out.split("\n")
     assert len(lines) == 4
     assert lines[1] == ""
 
 
-def test_a_precision_is_used_or_refused(generate: Caller) -> None:
+def test_a_precision_is_used_or_refused(generate: Cli) -> None:
     done = generate("--precision", "bf16", "--engine", "ctranslate2")
     assert (done.code, done.out) == (2, "")
     assert "--precision bf16 is for --engine attnkit" in done.err

@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 from helpers.shell import Command
 
 import attnkit
@@ -30,13 +30,13 @@ def test_help_answers_in_0_3_seconds(command: Command) -> None:
 
 
 @pytest.mark.parametrize("words", PAGES, ids=lambda words: "-".join(words) or "attnkit")
-def test_help_is_worded_as_recorded(words: tuple[str, ...], here: Caller) -> None:
+def test_help_is_worded_as_recorded(words: tuple[str, ...], cli: Cli) -> None:
     """The exact wording at 80 columns, in tests/cli/golden/; the only test that pins it.
 
     To record it again, and read the difference: ATTNKIT_UPDATE_GOLDEN=1 pytest
     tests/cli/test_help.py -k worded; git diff tests/cli/golden
     """
-    code, shown, _ = here(*words, "--help")
+    code, shown, _ = cli(*words, "--help")
     assert code == 0
     path = GOLDEN / f"{'-'.join(words) or 'attnkit'}.txt"
     if os.environ.get("ATTNKIT_UPDATE_GOLDEN"):
@@ -48,21 +48,21 @@ def test_no_golden_help_is_left_over() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == {"-".join(w) or "attnkit" for w in PAGES}
 
 
-def test_version_is_one_line(here: Caller) -> None:
-    assert here("--version") == (0, f"attnkit {attnkit.__version__}\n", "")
+def test_version_is_one_line(cli: Cli) -> None:
+    assert cli("--version") == (0, f"attnkit {attnkit.__version__}\n", "")
 
 
-def test_no_command_shows_the_help_and_is_a_usage_error(here: Caller) -> None:
-    shown = here()
+def test_no_command_shows_the_help_and_is_a_usage_error(cli: Cli) -> None:
+    shown = cli()
     assert (shown.code, shown.out) == (2, "")
     assert shown.err.startswith("Usage: attnkit COMMAND ... [OPTIONS]\n")
 
 
 @pytest.mark.parametrize("width", [50, 200])
-def test_help_fits_the_terminal(width: int, here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_the_terminal(width: int, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     for name in COMMANDS:
-        code, shown, _ = here(name, "--help")
+        code, shown, _ = cli(name, "--help")
         assert code == 0
         assert shown.isascii()
         assert "\x1b" not in shown
@@ -70,13 +70,13 @@ def test_help_fits_the_terminal(width: int, here: Caller, monkeypatch: pytest.Mo
         assert max(map(len, lines)) <= min(width, help.MAX_WIDTH)
 
 
-def test_examples_stay_on_their_lines(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_stay_on_their_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for command, example in [
         (["generate"], "attnkit generate RUN input.txt --output output.txt --beam 8"),
         (["recipe", "show"], "attnkit recipe show quickstart"),  # its docstring has no text but examples
     ]:
-        assert f"\n    {example}\n" in here(*command, "--help").out
+        assert f"\n    {example}\n" in cli(*command, "--help").out
 
 
 def test_an_option_has_one_short_form_in_all_commands() -> None:
@@ -94,9 +94,9 @@ def test_an_option_has_one_short_form_in_all_commands() -> None:
     assert {long: short for long, short in found.items() if len(short) > 1} == {}
 
 
-def test_tab_completes_commands(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tab_completes_commands(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"_ATTNKIT_COMPLETE": "complete_bash", "COMP_WORDS": "attnkit\ntr", "COMP_CWORD": "1"}
     for name, value in words.items():
         monkeypatch.setenv(name, value)
-    code, shown, _ = here()
+    code, shown, _ = cli()
     assert (code, shown.split()) == (0, ["train"])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.scored import scored_run
+from helpers.scored_runs import scored_run
 from helpers.shell import environment
 from helpers.trained import ROWS
 

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 
 RECIPE = """
 task: language-modeling
@@ -49,8 +49,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
-def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, here: Caller) -> None:
-    done = here("train", f"{objective}.yaml")
+def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, cli: Cli) -> None:
+    done = cli("train", f"{objective}.yaml")
     assert done.code == 0, done.err
     title, head, _, *rows = done.out.splitlines()
     assert title == f"{objective}: test, by length of the text in tokens"
@@ -59,34 +59,34 @@ def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, he
     assert ("word perplexity" in done.out) == (objective == "causal")
     use = "visualize-attn" if objective == "masked" else "generate"
     assert f"use one model:  attnkit {use} runs/{objective}/plain/seed-1" in done.err
-    again = here("eval", "runs", "--format", "csv")
+    again = cli("eval", "runs", "--format", "csv")
     found = [(row["variant"], row["length"]) for row in csv.DictReader(again.out.splitlines())]
     assert found == [("plain", "8"), ("plain", "32"), ("scaled", "8"), ("scaled", "32")]
-    checked = here("verify", "runs", "--format", "json")
+    checked = cli("verify", "runs", "--format", "json")
     assert checked.code == 0, checked.err
     scores = [row for row in json.loads(checked.out)["rows"] if row["kind"] == "score"]
     assert {row["state"] for row in scores} == {"same"}
     assert {row["split"] for row in scores} == {"test.length-8", "test.length-32"}
-    drawn = here("plot", "runs", "--x", "length")
+    drawn = cli("plot", "runs", "--x", "length")
     assert drawn.code == 0
     assert "length of the text (tokens)" in drawn.out
     if objective == "masked":
-        refused = here("generate", f"runs/{objective}/plain/seed-1", stdin="the cat\n")
+        refused = cli("generate", f"runs/{objective}/plain/seed-1", stdin="the cat\n")
         assert (refused.code, refused.out) == (2, "")
         assert "the model predicts masked tokens and writes no text" in refused.err
         for study in ("rank", "entropy"):
-            assert here("probe", study, f"runs/{objective}/plain/seed-1").code == 0
+            assert cli("probe", study, f"runs/{objective}/plain/seed-1").code == 0
 
 
-def test_a_text_that_is_shorter_than_a_window_stops_before_training(folder: Path, here: Caller) -> None:
-    done = here("train", "causal.yaml", "data.test=short.txt")
+def test_a_text_that_is_shorter_than_a_window_stops_before_training(folder: Path, cli: Cli) -> None:
+    done = cli("train", "causal.yaml", "data.test=short.txt")
     assert done.code == 65
     assert "test has 7 tokens, fewer than the maximum of eval.lengths (32)" in done.err
     assert not (folder / "runs").exists() or not [*folder.glob("runs/*/*/*/metrics.jsonl")]
 
 
-def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, here: Caller) -> None:
-    done = here("train", "recall.yaml")
+def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, cli: Cli) -> None:
+    done = cli("train", "recall.yaml")
     assert done.code == 0, done.err
     title, head, _, *rows = done.out.splitlines()
     assert title == "recall: test, by length in pairs"
@@ -98,23 +98,23 @@ def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, here: 
     scores = json.loads((folder / "runs/recall/plain/seed-1/scores.json").read_text())
     assert [*scores] == ["test.length-4", "test.length-16"]
     assert all(one["sentences"] == 200 for one in scores.values())
-    checked = here("verify", "runs", "--format", "json")
+    checked = cli("verify", "runs", "--format", "json")
     assert checked.code == 0, checked.err
     found = [row["state"] for row in json.loads(checked.out)["rows"] if row["kind"] == "score"]
     assert found == ["same"] * 4
-    drawn = here("plot", "runs", "--x", "length")
+    drawn = cli("plot", "runs", "--x", "length")
     assert "length of the text (pairs)" in drawn.out
-    drawn = here("plot", "runs", "--x", "state")
+    drawn = cli("plot", "runs", "--x", "state")
     assert "state of the decoder (bytes)" in drawn.out
     assert "front" in drawn.out
 
 
-def test_rows_that_do_not_fit_stop_before_training(folder: Path, here: Caller) -> None:
-    done = here("train", "recall.yaml", "eval.lengths=[4, 64]")
+def test_rows_that_do_not_fit_stop_before_training(folder: Path, cli: Cli) -> None:
+    done = cli("train", "recall.yaml", "eval.lengths=[4, 64]")
     assert done.code == 65
     assert (
         "eval.lengths: a row of length 64 has 195 tokens, end token included; raise data.max_length (64)"
     ) in done.err
     assert not (folder / "runs/recall").exists()
-    planned = here("train", "recall.yaml", "eval.lengths=[4, 64]", "--dry-run")
+    planned = cli("train", "recall.yaml", "eval.lengths=[4, 64]", "--dry-run")
     assert (planned.code, planned.err.splitlines()[-1]) == (65, done.err.splitlines()[-1])

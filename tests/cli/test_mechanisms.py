@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.called import Caller
+from helpers.cli import Cli
 
 from attnkit import mechanisms
 from attnkit.attention import Mask
@@ -19,11 +19,11 @@ WORDS = mechanisms.names()
 
 
 @pytest.fixture
-def run(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`attnkit mechanisms` on a wide screen."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
-    return partial(here, "mechanisms")
+    return partial(cli, "mechanisms")
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -64,7 +64,7 @@ def test_the_state_of_decoding_grows_only_where_it_is_said_to(word: str) -> None
     assert (sizes[0] == sizes[1]) == (mechanisms.facts(word).state == "constant")
 
 
-def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(run: Caller) -> None:
+def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(run: Cli) -> None:
     code, out, err = run()
     assert (code, err) == (0, "")
     rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
@@ -85,7 +85,7 @@ def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(run: Caller) ->
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_one_is_explained_with_all_that_its_file_says(word: str, run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_is_explained_with_all_that_its_file_says(word: str, run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     letters = []
     for width in ("60", "200"):
         monkeypatch.setenv("COLUMNS", width)
@@ -100,7 +100,7 @@ def test_one_is_explained_with_all_that_its_file_says(word: str, run: Caller, mo
         assert text in flowed
 
 
-def test_a_plug_in_is_listed_and_explained(tmp_path: Path, run: Caller) -> None:
+def test_a_plug_in_is_listed_and_explained(tmp_path: Path, run: Cli) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         '"""Mine: y = v.\n\nSource: I 2026."""\nfrom attnkit.attention import Kernel\n'

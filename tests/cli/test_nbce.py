@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Caller, Done
+from helpers.cli import Cli, Result
 from helpers.trained import LENGTH, make_run
 
 from attnkit.nbce.answer import ask
@@ -28,15 +28,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 
 @pytest.fixture
-def nbce(runs: dict[str, Run], tmp_path: Path, here: Caller) -> Any:
+def nbce(runs: dict[str, Run], tmp_path: Path, cli: Cli) -> Any:
     """The command in this process, in a folder with a context in each of three files."""
     for number, text in enumerate(TEXTS):
         (tmp_path / f"{number}.txt").write_text(text)
     lines = [{"text": TEXTS[0]}, TEXTS[1], {"text": TEXTS[2], "more": 1}]
     (tmp_path / "all.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def call(*words: str, stdin: str = "", task: str = "language-modeling") -> Done:
-        return here("nbce", str(runs[task].path), *words, stdin=stdin)
+    def call(*words: str, stdin: str = "", task: str = "language-modeling") -> Result:
+        return cli("nbce", str(runs[task].path), *words, stdin=stdin)
 
     call.run = runs["language-modeling"].path  # type: ignore[attr-defined]
     return call
@@ -317,7 +317,7 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(nbce: Any, monke
     assert "context tokens were truncated" in " ".join(done.out.split())
 
 
-def beyond(done: Done) -> tuple[str, ...] | None:
+def beyond(done: Result) -> tuple[str, ...] | None:
     """Longest row, trained length and way out of the warning; None where there is none."""
     assert done.code == 0, done.err
     text = re.compile(

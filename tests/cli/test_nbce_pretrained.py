@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("transformers")
-from helpers.called import Done, called
-from helpers.pretrained import saved
+from helpers.cli import Result, run_cli
+from helpers.pretrained import save_pretrained
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("gpt2"), "gpt2")
+    return save_pretrained(tmp_path_factory.mktemp("gpt2"), "gpt2")
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def ask(model: Path, tmp_path: Path, capsys: Any) -> Any:
         (tmp_path / name).write_text(text, encoding="utf-8")
         words += ["--context", str(tmp_path / name)]
 
-    def call(*more: str) -> Done:
-        return called(capsys, *words, *more)
+    def call(*more: str) -> Result:
+        return run_cli(capsys, *words, *more)
 
     return call
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 from helpers.logged import make_logged
 from helpers.shell import Command
 
@@ -35,15 +35,15 @@ def test_a_pipe_gets_no_colour(runs: Path, command: Command) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["p.svg", "p.PNG", "p.pdf"])
-def test_a_picture_is_saved(name: str, runs: Path, here: Caller, tmp_path: Path) -> None:
-    done = here("plot", "runs", "--save", name)
+def test_a_picture_is_saved(name: str, runs: Path, cli: Cli, tmp_path: Path) -> None:
+    done = cli("plot", "runs", "--save", name)
     assert (done.code, done.out, done.err) == (0, "", f"wrote {name}\n")
     assert (tmp_path / name).stat().st_size > 1000
 
 
-def test_a_picture_has_the_size_that_is_asked_for(runs: Path, here: Caller, tmp_path: Path) -> None:
+def test_a_picture_has_the_size_that_is_asked_for(runs: Path, cli: Cli, tmp_path: Path) -> None:
     words = ("plot", "runs", "--save", "p.svg", "--size", "3.3x2.4", "--font-size", "7")
-    assert here(*words).code == 0
+    assert cli(*words).code == 0
     width = float(re.search(r'width="([\d.]+)pt"', (tmp_path / "p.svg").read_text())[1])  # type: ignore[index]
     assert width == pytest.approx(3.3 * 72, rel=0.06)
 

@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Caller, Done
-from helpers.recorded import run_of, sections
+from helpers.cli import Cli, Result
+from helpers.map_recording import model_config, save_run
 from helpers.trained import make_run
 
 from attnkit.runs import Run
 
 
 @pytest.fixture
-def probe(run: Run, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
+def probe(run: Run, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`attnkit probe STUDY WORDS` in an empty folder, with a link to a run: `run`."""
     monkeypatch.delenv("COLUMNS")
     Path("run").symlink_to(run.path)
 
-    def call(study: str, *words: str) -> Done:
+    def call(study: str, *words: str) -> Result:
         split = ("--split", "test") if "run" in words and "--split" not in words else ()
-        return here("probe", study, *words, *split)
+        return cli("probe", study, *words, *split)
 
     return call
 
 
-def rows(done: Done) -> list[dict[str, Any]]:
+def rows(done: Result) -> list[dict[str, Any]]:
     assert done.code == 0, done.err
     found: list[dict[str, Any]] = json.loads(done.out)["rows"]
     return found
@@ -76,7 +76,7 @@ def test_entropy_has_a_row_for_each_head_and_stage(probe: Any) -> None:
 
 
 def test_entropy_of_a_mechanism_without_softmax_says_why_there_is_none(probe: Any, tmp_path: Path) -> None:
-    other = run_of(tmp_path / "other", sections("nystrom", "encoder", {"landmarks": 2}))
+    other = save_run(tmp_path / "other", model_config("nystrom", "encoder", {"landmarks": 2}))
     (other.path / "none.jsonl").write_text('{"source": "one red dog and", "target": "a"}\n')
     path = str(other.path)
     done = probe("entropy", path, "--split", "test", "--kind", "encoder")
@@ -116,11 +116,11 @@ def test_every_study_comes_in_every_format(
 
 
 def test_a_mechanism_without_scores_is_refused_before_any_scoring(probe: Any, tmp_path: Path) -> None:
-    other = run_of(tmp_path / "other", sections("linear", "encoder", shape="encoder-decoder"))
+    other = save_run(tmp_path / "other", model_config("linear", "encoder", shape="encoder-decoder"))
     (other.path / "none.jsonl").write_text('{"source": "one", "target": "a"}\n')
     done = probe("noise", str(other.path), "--split", "test")
     assert done.code == 2
-    assert done.refusal == (
+    assert done.error == (
         "attnkit: error: encoder attention is linear, which has no attention scores to add noise to; "
         "choose another --kind or --layer"
     )

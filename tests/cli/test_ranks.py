@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.called import called
+from helpers.cli import run_cli
+from helpers.forked_command import ForkedCommand
 from helpers.small import write_corpus
-from helpers.warm import Warm
 
 from attnkit.distributed.launch import NOTICE
 from attnkit.runs import Run
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Path:
     """The first recipe is trained."""
-    done = Warm(folder, "train", "short.yaml", "--nproc", "2").ended()
+    done = ForkedCommand(folder, "train", "short.yaml", "--nproc", "2").ended()
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
     assert done.stderr.count("done at step 40") == 1
@@ -50,15 +50,15 @@ def trained(folder: Path) -> Path:
     return folder
 
 
-def begin(folder: Path, *words: str, until: str = "validated", notice: float = NOTICE) -> Warm:
+def begin(folder: Path, *words: str, until: str = "validated", notice: float = NOTICE) -> ForkedCommand:
     """A training of two processes: just started, or after its first event of some kind."""
-    process = Warm(folder, "train", *words, "--nproc", "2", "--json", notice=notice)
+    process = ForkedCommand(folder, "train", *words, "--nproc", "2", "--json", notice=notice)
     while until == "" and len(ranks_of(process)) < 2:
         time.sleep(0.01)
     return process.until(until)
 
 
-def ranks_of(process: Warm) -> list[int]:
+def ranks_of(process: ForkedCommand) -> list[int]:
     """The process ids of the ranks, in order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return sorted(map(int, children.split()))
@@ -88,8 +88,8 @@ def test_eval_and_generate_give_what_one_process_gives(
     Path("text").write_text("red dog\n\nold cat sees two\n" * 20)
     scored = ("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format", "json")
     for words in (("generate", run, "text"), scored):
-        alone = called(capsys, *words)
-        together = Warm(trained, *words, "--nproc", "2").ended()
+        alone = run_cli(capsys, *words)
+        together = ForkedCommand(trained, *words, "--nproc", "2").ended()
         assert (alone.code, together.returncode) == (0, 0), together.stderr
         if words is scored:
             one, two = (json.loads(text)["rows"][0]["metrics"] for text in (alone.out, together.stdout))
@@ -103,13 +103,13 @@ def test_eval_and_generate_give_what_one_process_gives(
 def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(trained: Path) -> None:
     said = assert_named(begin(trained, "short.yaml", "--out", "killed"))
     assert "error: rank 1 ended or cannot be reached; step" in said
-    done = Warm(trained, "train", "short.yaml", "--nproc", "2", "--out", "killed").ended()
+    done = ForkedCommand(trained, "train", "short.yaml", "--nproc", "2", "--out", "killed").ended()
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stderr
     assert weights(trained / "killed" / "short") == weights(trained / "runs" / "short")
 
 
-def assert_named(process: Warm) -> str:
+def assert_named(process: ForkedCommand) -> str:
     """Kill rank 1: all end, and say which was lost; what they say."""
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     done = process.ended()
@@ -160,7 +160,7 @@ def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
 @pytest.mark.slow
 def test_ranks_refuse_in_one_line(folder: Path) -> None:
     words = ("train", "short.yaml", "--nproc", "2", "train.parallel=none", "--out", "refused")
-    done = Warm(folder, *words).ended()
+    done = ForkedCommand(folder, *words).ended()
     assert done.returncode == 78, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "ddp or fsdp" in line
@@ -174,7 +174,7 @@ def test_a_process_without_a_rendezvous_says_how_to_start(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    done = called(capsys, "train", str(folder / "short.yaml"))
+    done = run_cli(capsys, "train", str(folder / "short.yaml"))
     assert (done.code, done.err.count("\n")) == (69, 1)
-    assert "MASTER_ADDR" in done.refusal
-    assert "torchrun" in done.refusal
+    assert "MASTER_ADDR" in done.error
+    assert "torchrun" in done.error

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 
 from attnkit.recipe import load, shipped
 from attnkit.recipe.json_schema import json_schema
@@ -21,11 +21,11 @@ TEXT = (
 
 
 @pytest.fixture
-def run(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`attnkit recipe` in a folder with r.yaml."""
     monkeypatch.setenv("COLUMNS", "120")
     Path("r.yaml").write_text(TEXT)
-    return partial(here, "recipe")
+    return partial(cli, "recipe")
 
 
 def lines(text: str) -> list[list[str]]:
@@ -33,7 +33,7 @@ def lines(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def test_list_shows_every_shipped_recipe(run: Caller) -> None:
+def test_list_shows_every_shipped_recipe(run: Cli) -> None:
     code, out, err = run("list")
     assert (code, err) == (0, "")
     for name in shipped():
@@ -43,7 +43,7 @@ def test_list_shows_every_shipped_recipe(run: Caller) -> None:
         assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
 
 
-def test_list_shows_the_corpora(run: Caller) -> None:
+def test_list_shows_the_corpora(run: Cli) -> None:
     code, out, _ = run("list", "--corpora")
     assert code == 0
     found = {words[0]: words for words in lines(out) if words}
@@ -52,16 +52,16 @@ def test_list_shows_the_corpora(run: Caller) -> None:
     assert "downloads" in found["wmt14-en-de"]
 
 
-def test_show_prints_the_file_as_it_is(run: Caller) -> None:
+def test_show_prints_the_file_as_it_is(run: Cli) -> None:
     assert run("show", "r.yaml") == (0, TEXT, "")
 
 
-def test_show_prints_a_broken_file_and_makes_it_harmless(run: Caller) -> None:
+def test_show_prints_a_broken_file_and_makes_it_harmless(run: Cli) -> None:
     Path("bad.yaml").write_text("task: \u202enope\n")
     assert run("show", "bad.yaml") == (0, "task: \\u202enope\n", "")
 
 
-def test_show_of_a_variant_is_complete_and_can_be_loaded(run: Caller) -> None:
+def test_show_of_a_variant_is_complete_and_can_be_loaded(run: Cli) -> None:
     code, out, _ = run("show", "r.yaml", "train.steps=7", "--variant", "fast")
     assert code == 0
     assert out.startswith("# recipe: r\n# variant: fast\ntask: translation\n")
@@ -70,7 +70,7 @@ def test_show_of_a_variant_is_complete_and_can_be_loaded(run: Caller) -> None:
     assert recipe == load("r.yaml", ["train.steps=7"]).variants["fast"]
 
 
-def test_explain_gives_each_value_with_its_origin(run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_gives_each_value_with_its_origin(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     _, piped, _ = run("explain", "r.yaml", "train.steps=7", "--quick")
     assert ["train.clip", "1.0", "default"] in lines(piped)
     monkeypatch.setattr("attnkit.cli.console.is_terminal", lambda _: True)
@@ -89,7 +89,7 @@ def test_explain_gives_each_value_with_its_origin(run: Caller, monkeypatch: pyte
     assert ["train.clip", "1.0", "default"] in lines(out)
 
 
-def test_explain_says_that_the_validation_split_is_scored(run: Caller) -> None:
+def test_explain_says_that_the_validation_split_is_scored(run: Cli) -> None:
     """A recipe without data.test took the validation split for it without a word."""
     note = "there is no data.test: the validation split is scored"
     _, out, _ = run("explain", "r.yaml", "--quick")
@@ -100,7 +100,7 @@ def test_explain_says_that_the_validation_split_is_scored(run: Caller) -> None:
     assert out.count(note) == 1
 
 
-def test_explain_gives_programs_values_origins_and_numbers(run: Caller) -> None:
+def test_explain_gives_programs_values_origins_and_numbers(run: Cli) -> None:
     code, out, _ = run("explain", "r.yaml", "--quick", "--format", "json")
     assert code == 0
     found = json.loads(out)
@@ -109,7 +109,7 @@ def test_explain_gives_programs_values_origins_and_numbers(run: Caller) -> None:
     assert all(row["parameters"] > 1000 for row in found["cost"]["rows"])
 
 
-def test_explain_leaves_out_what_a_model_does_not_have(run: Caller) -> None:
+def test_explain_leaves_out_what_a_model_does_not_have(run: Cli) -> None:
     code, out, _ = run("explain", "translation/baselines", "--quick", "--all")
     assert code == 0
     rows = [words for words in lines(out) if words]
@@ -121,7 +121,7 @@ def test_explain_leaves_out_what_a_model_does_not_have(run: Caller) -> None:
         assert [words[-1] for words in rows if words[0] == key] == [name]
 
 
-def test_explain_gives_cost_before_training(run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_gives_cost_before_training(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     _, _, err = run("explain", "r.yaml", "--variant", "fast")
     assert "attnkit: warning: this machine was busy in the last minute (load 99.0 on " in err
@@ -138,7 +138,7 @@ def test_explain_gives_cost_before_training(run: Caller, monkeypatch: pytest.Mon
     assert not Path("runs").exists()
 
 
-def test_explain_says_what_it_cannot_know_without_the_data(run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_says_what_it_cannot_know_without_the_data(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATTNKIT_DATA", raising=False)
     Path("m.yaml").write_text(
         "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
@@ -153,7 +153,7 @@ def test_explain_says_what_it_cannot_know_without_the_data(run: Caller, monkeypa
 
 @pytest.mark.slow
 def test_explain_downloads_nothing_unless_it_is_asked_to(
-    run: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTNKIT_DATA", str(tmp_path))
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
@@ -164,7 +164,7 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert "data not read: vocabulary sizes" in out
 
 
-def test_copy_writes_the_file_and_never_overwrites(run: Caller) -> None:
+def test_copy_writes_the_file_and_never_overwrites(run: Cli) -> None:
     Path("folder").mkdir()
     assert run("copy", "r.yaml", "mine.yaml") == (0, "", "wrote mine.yaml; to train it: attnkit train mine.yaml\n")
     assert Path("mine.yaml").read_text() == TEXT
@@ -181,7 +181,7 @@ def test_copy_writes_the_file_and_never_overwrites(run: Caller) -> None:
     assert run("copy", "r.yaml", "gone/x.yaml")[0] == 73
 
 
-def test_a_copy_finds_what_it_extends(run: Caller) -> None:
+def test_a_copy_finds_what_it_extends(run: Cli) -> None:
     Path("child.yaml").write_text("train: {steps: 5}\nextends: 'r.yaml'  # mine\n")
     Path("folder").mkdir()
     assert run("copy", "child.yaml", "folder/mine.yaml")[0] == 0
@@ -193,12 +193,12 @@ def test_a_copy_finds_what_it_extends(run: Caller) -> None:
     assert copied.variants == shipped_one.variants
 
 
-def test_schema_prints_the_json_schema(run: Caller) -> None:
+def test_schema_prints_the_json_schema(run: Cli) -> None:
     code, out, _ = run("schema")
     assert (code, json.loads(out)) == (0, json_schema())
 
 
-def test_all_problems_of_a_recipe_are_told_one_a_line(run: Caller) -> None:
+def test_all_problems_of_a_recipe_are_told_one_a_line(run: Cli) -> None:
     Path("bad.yaml").write_text("task: x\ndata: {corpus: toy-translation}\ntrain: {lr: 0}\n")
     code, _, err = run("explain", "bad.yaml")
     assert code == 78

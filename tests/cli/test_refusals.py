@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from helpers import convertible, questioned
-from helpers.called import Caller, Done, called
+from helpers import conversion_runs, question_runs
+from helpers.cli import Cli, Result, run_cli
 from helpers.logged import make_logged
-from helpers.scored import scored_run
+from helpers.scored_runs import scored_run
 from helpers.small import write_corpus
 from helpers.trained import make_run
 
@@ -408,20 +408,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     links = {
         "run": make_run(made / "new"),
         "lm": make_run(made / "lm", task="language-modeling"),
-        "small": convertible.make_run(made / "converted"),
+        "small": conversion_runs.make_run(made / "converted"),
     }
     (made / "lm").rename(made / "words")
     for name, run in links.items():
         (made / name).symlink_to(str(run.path).replace("/lm/", "/words/"))
     for variant in ("good", "bad"):
         scored_run(made, variant, ["ein hund", "zwei", "", "katzen", "eine"], ("chrf", "bleu"))
-    questioned.make_run(made / "asked")
+    question_runs.make_run(made / "asked")
     make_logged(made / "logged", scores={"bleu": 20.0})
     make_logged(made / "logged", "quick", finished=False)
     if find_spec("transformers"):
-        from helpers.pretrained import saved
+        from helpers.pretrained import save_pretrained
 
-        saved(made / "hf", "llama")
+        save_pretrained(made / "hf", "llama")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
         assert main(["runs", "pack", "runs", "--results"]) == 0
@@ -429,14 +429,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """The command in that folder, which must stay as it is."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
 
-    def call(*words: str, stdin: str = "") -> Done:
+    def call(*words: str, stdin: str = "") -> Result:
         before = sorted(folder.rglob("*"))
-        done = called(capsys, *words, stdin=stdin)
+        done = run_cli(capsys, *words, stdin=stdin)
         assert sorted(folder.rglob("*")) == before
         assert done.out == ""
         assert done.err.count("error:") == 1
@@ -446,12 +446,12 @@ def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(("words", "code", "message", "stdin"), [*cases()], ids=[words for words, *_ in cases()])
-def test_a_mistake_is_one_line(words: str, code: int, message: str, stdin: str, attnkit: Caller) -> None:
+def test_a_mistake_is_one_line(words: str, code: int, message: str, stdin: str, attnkit: Cli) -> None:
     if words.split()[1:2] == ["hf"]:
         pytest.importorskip("transformers")
     done = attnkit(*shlex.split(words), stdin=stdin)
     assert done.code == code, done.err
-    assert message in done.refusal
+    assert message in done.error
 
 
 GOOD = "results/toy/good/seed-1.results.tar.xz"
@@ -475,7 +475,7 @@ GOOD = "results/toy/good/seed-1.results.tar.xz"
         "eval {} --split valid",
     ],
 )
-def test_what_needs_weights_is_refused_of_results(words: str, attnkit: Caller) -> None:
+def test_what_needs_weights_is_refused_of_results(words: str, attnkit: Cli) -> None:
     done = attnkit(*words.format(GOOD).split(), stdin="two cats\n")
     assert done.code == 66
-    assert f"{GOOD}: {WEIGHTS}" in done.refusal or f"/bad/seed-1.results.tar.xz: {WEIGHTS}" in done.err
+    assert f"{GOOD}: {WEIGHTS}" in done.error or f"/bad/seed-1.results.tar.xz: {WEIGHTS}" in done.err

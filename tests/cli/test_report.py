@@ -8,10 +8,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from helpers import questioned, trained
-from helpers.called import Caller
+from helpers import question_runs, trained
+from helpers.cli import Cli
 from helpers.pages import Document
-from helpers.scored import scored_run
+from helpers.scored_runs import scored_run
 
 from attnkit.nbce import question_sets
 from attnkit.runs import Run
@@ -40,17 +40,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "other").mkdir()
     trained.make_run(made / "other", "unscored")
     for seed in (1, 2):
-        asked = questioned.make_run(made / "asked", seed=seed)
+        asked = question_runs.make_run(made / "asked", seed=seed)
         question_sets.evaluate(asked, ["test"], asked.recipe.eval)
     return made
 
 
 @pytest.fixture
-def attnkit(folder: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
+def attnkit(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command in this process, in the folder."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("COLUMNS")
-    return lambda *words, command="report": here(command, *words)
+    return lambda *words, command="report": cli(command, *words)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_a_picture_shows_systems_by_tasks(attnkit: Any, tmp_path: Path) -> None:
     assert all(f">{word}<" in drawn for word in ("toy", "good", "worse", "better", "baseline"))
     done = attnkit("other", "-o", str(picture))
     assert done.code == 66
-    assert done.refusal.endswith(": not scored; skipped")
+    assert done.error.endswith(": not scored; skipped")
 
 
 def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: Path) -> None:

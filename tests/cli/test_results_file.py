@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import questioned, trained
-from helpers.called import Caller, Done, called
-from helpers.scored import scored_run
+from helpers import question_runs, trained
+from helpers.cli import Cli, Result, run_cli
+from helpers.scored_runs import scored_run
 
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
@@ -25,7 +25,7 @@ WEIGHTS = "results have no weights; name their run, or train it again: attnkit t
 
 
 @pytest.fixture
-def here(here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def cli(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """The command in a folder with two scored runs below runs/, and their results below results/.
 
     The test rows are in a file, which is kept in the runs.
@@ -37,10 +37,10 @@ def here(here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calle
         run.record("metrics.jsonl", run.log.sha256())
         evaluate(run, ["test"], EvalConfig(metrics=METRICS), device="cpu")
     monkeypatch.setenv("COLUMNS", "200")
-    done = here("runs", "pack", "runs", "--results")
+    done = cli("runs", "pack", "runs", "--results")
     assert done.code == 0, done.err
     assert done.err.startswith("wrote 2 runs below results, 0.0")
-    return here
+    return cli
 
 
 GOOD_RESULTS = "results/toy/good/seed-1.results.tar.xz"
@@ -59,11 +59,11 @@ def as_of_runs(text: str) -> str:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("format", ["json", "csv", "markdown", "latex", "table"])
-def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: str) -> None:
+def test_the_table_is_that_of_the_runs_to_the_last_digit(cli: Cli, format: str) -> None:
     words = ("--format", format, "--metrics", ",".join(METRICS), "--device", "cpu")
-    runs = here("eval", "runs", *words)
+    runs = cli("eval", "runs", *words)
     without_rows()
-    results = here("eval", "results", *words)
+    results = cli("eval", "results", *words)
     assert results.code == 0, results.err
     assert as_of_runs(results.out) == runs.out
     if format == "json":
@@ -72,71 +72,71 @@ def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: s
         assert all(one["p"] is not None for one in table["comparisons"] if one["metric"] != "perplexity")
 
 
-def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(here: Caller) -> None:
+def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(cli: Cli) -> None:
     words = ("eval", GOOD_RESULTS, "--metrics", "ter,perplexity", "--format", "json")
-    found = here(*words)
+    found = cli(*words)
     assert found.code == 0, found.err
     assert "scores are not saved, because the run is not writable" in found.err
     metrics = json.loads(found.out)["rows"][0]["metrics"]
-    run = here("eval", "runs/toy/good", *words[2:], "--device", "cpu")
+    run = cli("eval", "runs/toy/good", *words[2:], "--device", "cpu")
     assert metrics == json.loads(run.out)["rows"][0]["metrics"]
     without_rows()
-    done = here(*words)
+    done = cli(*words)
     assert done.code == 66
-    assert "test: results files have no sources and references: " in done.refusal
+    assert "test: results files have no sources and references: " in done.error
 
 
-def test_compare_shows_sources_and_references_where_they_are_at_hand(here: Caller) -> None:
-    runs = here("compare", "runs/toy/good", "runs/toy/bad", "--format", "jsonl")
+def test_compare_shows_sources_and_references_where_they_are_at_hand(cli: Cli) -> None:
+    runs = cli("compare", "runs/toy/good", "runs/toy/bad", "--format", "jsonl")
     words = ("compare", GOOD_RESULTS, "results/toy/bad", "--format", "jsonl")
-    results = here(*words)
+    results = cli(*words)
     assert results.code == 0, results.err
     assert as_of_runs(results.out) == runs.out
     assert json.loads(runs.out.splitlines()[0])["references"]
     without_rows()
-    done = here(*words)
+    done = cli(*words)
     assert done.code == 66
-    assert "test: results files have no sources and references: " in done.refusal
+    assert "test: results files have no sources and references: " in done.error
 
 
-def test_compare_refuses_another_corpus(here: Caller) -> None:
+def test_compare_refuses_another_corpus(cli: Cli) -> None:
     path = Path("test.jsonl")
     path.write_text(path.read_text(encoding="utf-8").replace("dog", "cat"), encoding="utf-8")
-    done = here("compare", "results")
+    done = cli("compare", "results")
     assert done.code == 66
-    assert "the corpus has changed since test was scored" in done.refusal
-    verified = here("verify", "results")
+    assert "the corpus has changed since test was scored" in done.error
+    verified = cli("verify", "results")
     assert verified.code == 0
     assert "not checked" in verified.out
 
 
 @pytest.mark.slow
-def test_report_has_all_but_examples(here: Caller) -> None:
-    here("report", "results", "-o", "with.md")
+def test_report_has_all_but_examples(cli: Cli) -> None:
+    cli("report", "results", "-o", "with.md")
     text = Path("with.md").read_text(encoding="utf-8")
     assert "eine sehr rote katze und zwei hunde" in text
     assert "two cats" in text
     without_rows()
-    done = here("report", "results", "-o", "report.md")
+    done = cli("report", "results", "-o", "report.md")
     assert done.code == 0, done.err
     text = Path("report.md").read_text(encoding="utf-8")
     assert "No examples: " in text
     assert "results files have no sources and references" in text
-    table = here("eval", "results", "--metrics", ",".join(METRICS), "--format", "markdown").out
+    table = cli("eval", "results", "--metrics", ",".join(METRICS), "--format", "markdown").out
     assert table.splitlines()[2].partition(" | ")[0] in text
     assert len(list(Path("report-figures").iterdir())) >= 2
 
 
-def checks(done: Done) -> dict[str, tuple[str, str]]:
+def checks(done: Result) -> dict[str, tuple[str, str]]:
     rows = json.loads(done.out)["rows"]
     return {f"{row['run']} {row['cell']}": (row["state"], row["text"]) for row in rows}
 
 
-def test_verify_says_what_it_checked_and_what_it_could_not(here: Caller) -> None:
-    table = here("eval", "results", "--metrics", ",".join(METRICS), "--format", "json").out
+def test_verify_says_what_it_checked_and_what_it_could_not(cli: Cli) -> None:
+    table = cli("eval", "results", "--metrics", ",".join(METRICS), "--format", "json").out
     Path("table.json").write_text(table, encoding="utf-8")
     words = ("verify", GOOD_RESULTS, "--format", "json")
-    done = here(*words)
+    done = cli(*words)
     assert done.code == 0, done.err
     found = checks(done)
     for name in (
@@ -152,9 +152,9 @@ def test_verify_says_what_it_checked_and_what_it_could_not(here: Caller) -> None
     assert found[f"{GOOD_RESULTS} metrics.jsonl"] == ("same", "thinned from 199 records")
     for name in ("model.safetensors", "tokenizer.model"):
         assert found[f"{GOOD_RESULTS} {name}"] == ("not checked", "not in packed results")
-    assert here("verify", "results", "--table", "table.json").code == 0
+    assert cli("verify", "results", "--table", "table.json").code == 0
     without_rows()
-    done = here(*words)
+    done = cli(*words)
     assert done.code == 0
     assert checks(done)[f"{GOOD_RESULTS} test bleu"] == ("same", "")
     state, why = checks(done)[f"{GOOD_RESULTS} test"]
@@ -162,80 +162,80 @@ def test_verify_says_what_it_checked_and_what_it_could_not(here: Caller) -> None
     assert why.startswith("only the statistics of each line are checked: ")
 
 
-def test_verify_finds_outputs_that_do_not_give_the_scores(here: Caller) -> None:
+def test_verify_finds_outputs_that_do_not_give_the_scores(cli: Cli) -> None:
     """All hashes are right, as if someone had packed a run that was changed."""
     run = Run.open("runs/toy/good/seed-1")
     scores = run.scores()
     scores["test"].metrics["bleu"].score += 1  # type: ignore[operator]
     run.write_scores("test", GOOD, scores["test"])
-    here("runs", "pack", "runs/toy/good", "--results")
+    cli("runs", "pack", "runs/toy/good", "--results")
     for _ in range(2):
-        done = here("verify", GOOD_RESULTS)
+        done = cli("verify", GOOD_RESULTS)
         assert done.code == 65
-        assert "test bleu: scores.json has" in done.refusal
+        assert "test bleu: scores.json has" in done.error
         Path("test.jsonl").unlink(missing_ok=True)
 
 
-def test_damage_is_refused_in_one_line(here: Caller) -> None:
+def test_damage_is_refused_in_one_line(cli: Cli) -> None:
     path = Path(GOOD_RESULTS)
     data = bytearray(path.read_bytes())
     for place in random.Random(1).sample(range(40, len(data) - 40), 5):
         data[place] ^= 255
     path.write_bytes(data)
     for command in ("eval", "compare", "plot", "report"):
-        done = here(command, "results")
+        done = cli(command, "results")
         assert done.code == (2 if command == "compare" else 0), command  # of one run alone
         assert "seed-1.results.tar.xz: is damaged or not a results file" in done.err
         assert "; skipped" in done.err
-        done = here(command, str(path))
+        done = cli(command, str(path))
         assert done.code == 65, command
-        assert "seed-1.results.tar.xz: is damaged or not a results file" in done.refusal
+        assert "seed-1.results.tar.xz: is damaged or not a results file" in done.error
         assert done.err.count("\n") == 1
-    done = here("verify", "results")
+    done = cli("verify", "results")
     assert done.code == 65
-    assert "1 of" in done.refusal
-    assert "damaged" in here("runs", "results").out
+    assert "1 of" in done.error
+    assert "damaged" in cli("runs", "results").out
 
 
-def test_the_list_of_runs(here: Caller) -> None:
-    shown = here("runs", "results")
+def test_the_list_of_runs(cli: Cli) -> None:
+    shown = cli("runs", "results")
     assert shown.code == 0, shown.err
     assert len(re.findall(r"seed-1\.results\.tar\.xz +results ", shown.out)) == 2
-    assert here("runs", "clean", "results").err.endswith("nothing to remove\n")
-    row = next(csv.DictReader(io.StringIO(here("runs", GOOD_RESULTS, "--format", "csv").out)))
+    assert cli("runs", "clean", "results").err.endswith("nothing to remove\n")
+    row = next(csv.DictReader(io.StringIO(cli("runs", GOOD_RESULTS, "--format", "csv").out)))
     assert row["bytes"] == str(Path(GOOD_RESULTS).stat().st_size)
 
 
 @pytest.mark.slow
 def test_answers_to_questions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    run = questioned.make_run(tmp_path)
+    run = question_runs.make_run(tmp_path)
     question_sets.evaluate(run, ["test"], run.recipe.eval)
     monkeypatch.chdir(tmp_path)
-    assert called(capsys, "runs", "pack", "runs", "--results").code == 0
+    assert run_cli(capsys, "runs", "pack", "runs", "--results").code == 0
     words = ("--format", "json", "--device", "cpu")
-    before = called(capsys, "eval", "runs", *words)
+    before = run_cli(capsys, "eval", "runs", *words)
     monkeypatch.setattr("attnkit.data.corpus.Corpus.open", None)  # it must not be read
-    after = called(capsys, "eval", "results", *words)
+    after = run_cli(capsys, "eval", "results", *words)
     assert after.code == 0, after.err
     assert as_of_runs(after.out) == before.out
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     path = "results/toy/base/seed-1.results.tar.xz"
-    assert called(capsys, "verify", path).code == 0
-    assert called(capsys, "compare", path).code == 0
-    refused = called(capsys, "eval", path, "contexts.beta=0.5")
+    assert run_cli(capsys, "verify", path).code == 0
+    assert run_cli(capsys, "compare", path).code == 0
+    refused = run_cli(capsys, "eval", path, "contexts.beta=0.5")
     assert refused.code == 66
-    assert WEIGHTS in refused.refusal
+    assert WEIGHTS in refused.error
 
 
 def test_windows_of_language_models_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     run = trained.make_run(tmp_path, task="language-modeling")
     monkeypatch.chdir(tmp_path)
     words = ("eval.lengths=[4,8]", "--metrics", "perplexity,accuracy", "--format", "json", "--device", "cpu")
-    before = called(capsys, "eval", str(run.path.relative_to(tmp_path)), *words)
+    before = run_cli(capsys, "eval", str(run.path.relative_to(tmp_path)), *words)
     assert before.code == 0, before.err
-    called(capsys, "runs", "pack", "runs", "--results")
+    run_cli(capsys, "runs", "pack", "runs", "--results")
     without_rows()
-    after = called(capsys, "eval", "results/toy/base", *words)
+    after = run_cli(capsys, "eval", "results/toy/base", *words)
     assert after.code == 0, after.err
     assert as_of_runs(after.out) == before.out

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 from helpers.logged import make_logged
 from helpers.shell import Command, environment
 from helpers.small import small_recipe, write_corpus
@@ -39,9 +39,9 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_every_run_is_a_line(runs: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_is_a_line(runs: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
-    done = here("runs")
+    done = cli("runs")
     assert (done.code, done.err) == (0, "")
     lines = {line.split()[0]: line for line in done.out.splitlines() if "seed-" in line}
     assert [*lines] == ["base/seed-1", "base/seed-2", "quick/seed-1"]
@@ -49,7 +49,7 @@ def test_every_run_is_a_line(runs: Path, here: Caller, monkeypatch: pytest.Monke
     assert lines["quick/seed-1"].split()[1:3] == ["unfinished", "30/50"]
     assert lines["quick/seed-1"].rstrip().endswith("train.steps: 50, train.lr: 0.125")
     assert "3 runs, " in done.out
-    assert here("runs", "list", "runs/toy").out.splitlines()[1:3] == done.out.splitlines()[1:3]
+    assert cli("runs", "list", "runs/toy").out.splitlines()[1:3] == done.out.splitlines()[1:3]
 
 
 @pytest.mark.sampled(5)
@@ -62,14 +62,14 @@ def test_the_table_fits_and_says_what_it_leaves_out(width: int, runs: Path, comm
     assert ("train.lr:" in shown) == (width != 60)
 
 
-def test_programs_get_named_values(runs: Path, here: Caller) -> None:
-    rows = list(csv.DictReader(io.StringIO(here("runs", "--format", "csv").out)))
+def test_programs_get_named_values(runs: Path, cli: Cli) -> None:
+    rows = list(csv.DictReader(io.StringIO(cli("runs", "--format", "csv").out)))
     assert [row["run"] for row in rows] == [
         f"runs/toy/{name}" for name in ("base/seed-1", "base/seed-2", "quick/seed-1")
     ]
     assert rows[0]["removable_bytes"] == "1000"
     assert rows[2]["differs"] == "train.steps: 50; train.lr: 0.125"
-    found = json.loads(here("runs", "--format", "json").out)["rows"]
+    found = json.loads(cli("runs", "--format", "json").out)["rows"]
     assert [row["state"] for row in found] == ["done", "done", "unfinished"]
     assert [row["score"] for row in found] == [21.0, 22.0, None]
 
@@ -98,16 +98,16 @@ def test_a_hundred_runs_call_less_than_nine_times_what_one_does(tmp_path: Path) 
     assert calls(100) < 9 * one
 
 
-def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, here: Caller) -> None:
-    done = here("runs", "clean")
+def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, cli: Cli) -> None:
+    done = cli("runs", "clean")
     assert done.code == 2
     assert "the checkpoints of 2 runs, 2 kB; add --yes" in done.err
     assert len(list(runs.rglob("step-*"))) == 3
-    done = here("runs", "clean", "--yes")
+    done = cli("runs", "clean", "--yes")
     assert (done.code, done.out) == (0, "")
     assert done.err.endswith("removed 2 kB\n")
     assert [path.parts[-4] for path in runs.rglob("step-*")] == ["quick"]
-    assert "nothing to remove" in here("runs", "clean", "--yes").err
+    assert "nothing to remove" in cli("runs", "clean", "--yes").err
 
 
 @pytest.mark.slow
@@ -132,14 +132,14 @@ def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> No
     assert len(list(runs.rglob("step-*"))) == left
 
 
-def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path, here: Caller) -> None:
+def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path, cli: Cli) -> None:
     recipe = small_recipe(write_corpus(tmp_path), steps=2)
     (tmp_path / "tiny.yaml").write_text(dump(recipe))
-    assert here("train", "tiny.yaml").code == 0
+    assert cli("train", "tiny.yaml").code == 0
     before = (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes()
-    assert "removed" in here("runs", "clean", "--yes").err
-    done = here("train", "tiny.yaml")
+    assert "removed" in cli("runs", "clean", "--yes").err
+    done = cli("train", "tiny.yaml")
     assert done.code == 0, done.err
     assert "already trained" in done.err
     assert (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes() == before
-    assert "done" in here("runs").out
+    assert "done" in cli("runs").out

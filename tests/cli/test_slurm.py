@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
 from helpers.shell import environment
 
 from attnkit.recipe import mechanism_registry
@@ -60,8 +60,8 @@ def submit(script: Path, *, attnkit: str = ATTNKIT, nodes: int = 1) -> subproces
 
 
 @pytest.mark.parametrize("words", [["--gpus", "0"], ["--nodes", "4", "--gpus", "8"]])
-def test_the_script_is_valid_and_says_what_the_job_needs(words: list[str], here: Caller, tmp_path: Path) -> None:
-    done = here("slurm", "quickstart", *words, "train.steps=3", "--save", "job.sh")
+def test_the_script_is_valid_and_says_what_the_job_needs(words: list[str], cli: Cli, tmp_path: Path) -> None:
+    done = cli("slurm", "quickstart", *words, "train.steps=3", "--save", "job.sh")
     assert done.code == 0, done.err
     assert "submit it: sbatch job.sh\n" in done.err
     text = (tmp_path / "job.sh").read_text()
@@ -73,18 +73,18 @@ def test_the_script_is_valid_and_says_what_the_job_needs(words: list[str], here:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028", "\t", "\x1b"])
-def test_the_name_of_the_file_adds_no_line_to_the_script(end: str, here: Caller, tmp_path: Path) -> None:
-    done = here("slurm", "quickstart", "--save", f"job{end}scancel c.sh")
+def test_the_name_of_the_file_adds_no_line_to_the_script(end: str, cli: Cli, tmp_path: Path) -> None:
+    done = cli("slurm", "quickstart", "--save", f"job{end}scancel c.sh")
     assert (done.code, [*tmp_path.iterdir()]) == (2, [])
     assert "would break a line of the script" in done.err
 
 
 @pytest.mark.slow
-def test_two_nodes_train_one_run_together(here: Caller, tmp_path: Path) -> None:
+def test_two_nodes_train_one_run_together(cli: Cli, tmp_path: Path) -> None:
     small = ["train.steps=2", "train.batch_tokens=400", "train.valid_every=0", "train.precision=fp32", "data.size=300"]
     small += ["data.valid_rows=20", "eval.splits=[valid]", "eval.bootstrap=0", "search.max_length=3"]
     more = ["--nodes", "2", "--gpus", "0", "--", "--variant", "linear", "--out", "runs"]
-    done = here("slurm", "quickstart", *small, "--save", "job.sh", *more)
+    done = cli("slurm", "quickstart", *small, "--save", "job.sh", *more)
     assert done.code == 0, done.err
     ran = submit(tmp_path / "job.sh", nodes=2)
     assert ran.returncode == 0, ran.stderr
@@ -95,21 +95,19 @@ def test_two_nodes_train_one_run_together(here: Caller, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "again"), [(75, True), (1, False)])
-def test_a_training_that_was_stopped_in_time_is_queued_again(
-    code: int, again: bool, here: Caller, tmp_path: Path
-) -> None:
-    here("slurm", "quickstart", "--nodes", "2", "--gpus", "2", "--save", "job.sh")
+def test_a_training_that_was_stopped_in_time_is_queued_again(code: int, again: bool, cli: Cli, tmp_path: Path) -> None:
+    cli("slurm", "quickstart", "--nodes", "2", "--gpus", "2", "--save", "job.sh")
     ran = submit(tmp_path / "job.sh", attnkit=TOLD.format(code=code), nodes=2)
     assert ran.returncode == code
     assert sorted(ran.stdout.splitlines()) == [f"{rank}/4: train quickstart" for rank in range(4)]
     assert (tmp_path / "requeued").exists() == again
 
 
-def test_any_longer_time_and_none_are_taken(here: Caller) -> None:
+def test_any_longer_time_and_none_are_taken(cli: Cli) -> None:
     for time in ("0", "5", "4:01", "0:04:01", "0-1", "2-00", "1-00:00"):
-        assert here("slurm", "quickstart", "--time", time).code == 0, time
+        assert cli("slurm", "quickstart", "--time", time).code == 0, time
 
 
-def test_the_script_has_the_plug_ins_of_its_own_command(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_has_the_plug_ins_of_its_own_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism_registry, "_plugged", {"own": Path("own.py")})
-    assert "train quickstart --plugin own.py ||" in here("slurm", "quickstart").out
+    assert "train quickstart --plugin own.py ||" in cli("slurm", "quickstart").out

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller
+from helpers.cli import Cli
+from helpers.forked_command import ForkedCommand
 from helpers.shell import environment
 from helpers.small import write_backwards
-from helpers.warm import Warm
 from helpers.wordnet import only_wordnet
 
 RECIPE = """\
@@ -28,7 +28,7 @@ eval: {bootstrap: 0}
 
 
 @pytest.fixture(autouse=True)
-def folder(here: Caller, tmp_path: Path) -> Path:
+def folder(cli: Cli, tmp_path: Path) -> Path:
     """The current folder, with a recipe, 100 rows to train on, and 10 to test with."""
     write_backwards(tmp_path, 100)
     (tmp_path / "tiny.yaml").write_text(RECIPE)
@@ -36,9 +36,9 @@ def folder(here: Caller, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_stopped_training_goes_on_and_ends_in_a_table(folder: Path, here: Caller) -> None:
+def test_a_stopped_training_goes_on_and_ends_in_a_table(folder: Path, cli: Cli) -> None:
     """SIGTERM in the middle: code 75 within 10 s, a checkpoint, and a command that resumes."""
-    process = Warm(folder, "train", "tiny.yaml", "--json").until("progress")
+    process = ForkedCommand(folder, "train", "tiny.yaml", "--json").until("progress")
     os.kill(process.pid, signal.SIGTERM)
     done = process.ended(10)
     assert done.returncode == 75, done.stderr
@@ -47,12 +47,12 @@ def test_a_stopped_training_goes_on_and_ends_in_a_table(folder: Path, here: Call
     assert done.stderr.splitlines()[-1].endswith(": attnkit train tiny.yaml --json")
 
     words = ["train", "tiny.yaml", f"train.steps={saved['step'] + 10}"]
-    first = here(*words, "--allow-change")
+    first = cli(*words, "--allow-change")
     assert first.code == 0
     assert f"resumed from step {saved['step']:,}" in first.err
     assert first.out.startswith("tiny: test\n")
     assert not set("\x1b\r") & set(first.out + first.err)
-    assert here(*words, "--quiet") == (0, first.out, "")
+    assert cli(*words, "--quiet") == (0, first.out, "")
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(folder: 
 )
 def test_what_a_metric_needs_is_missed_before_anything_is_trained(
     folder: Path,
-    here: Caller,
+    cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
     flag: list[str],
     settings: list[str],
@@ -110,7 +110,7 @@ def test_what_a_metric_needs_is_missed_before_anything_is_trained(
 
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     with only_wordnet(folder):
-        done = here("train", "tiny.yaml", *settings, *flag)
+        done = cli("train", "tiny.yaml", *settings, *flag)
     assert done.code == code
     assert reason in done.err
     assert not list(folder.glob("runs/**/manifest.json"))
@@ -121,46 +121,46 @@ def test_what_a_metric_needs_is_missed_before_anything_is_trained(
     ("text", "reason"), [(b"", "c.tgt:1: the test split has no rows"), (b"w01\nw\xff\n", "c.tgt:2:2: malformed UTF-8")]
 )
 def test_a_faulty_test_file_is_told_before_anything_is_trained(
-    here: Caller, flag: list[str], text: bytes, reason: str
+    cli: Cli, flag: list[str], text: bytes, reason: str
 ) -> None:
     """It was told after the training, when the run was to be scored."""
     Path("c.src").write_bytes(b"w01\nw02\n" if text else b"")
     Path("c.tgt").write_bytes(text)
-    done = here("train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag)
+    done = cli("train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag)
     assert done.code == 65
     assert reason in done.err
     assert not list(Path().glob("runs/**/manifest.json"))
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_with_one_value_more(here: Caller) -> None:
+def test_a_sweep_goes_on_with_one_value_more(cli: Cli) -> None:
     few = ["tiny.yaml", "train.steps=3", "train.warmup=1,2"]
-    assert here("train", *few, "--quiet", "--jobs", "2").code == 0
+    assert cli("train", *few, "--quiet", "--jobs", "2").code == 0
     more = ["tiny.yaml", "train.steps=3", "train.warmup=1,2,3"]
-    planned = here("train", *more, "--dry-run", "--json")
+    planned = cli("train", *more, "--dry-run", "--json")
     assert planned.code == 0
     assert [json.loads(line)["state"] for line in planned.out.splitlines()] == ["done", "done", "new"]
-    done = here("train", *more, "--quiet")
+    done = cli("train", *more, "--quiet")
     assert done.code == 0
     rows = [line.split()[0] for line in done.out.splitlines() if "warmup=" in line]
     assert rows[:3] == ["warmup=1", "warmup=2", "warmup=3"]
-    scored = here("eval", "tiny.yaml", "train.warmup=1,3", "--format", "json")
+    scored = cli("eval", "tiny.yaml", "train.warmup=1,3", "--format", "json")
     assert scored.code == 0
     assert [row["variant"] for row in json.loads(scored.out)["rows"]] == ["warmup=1", "warmup=3"]
-    assert "tiny,warmup=2,1,done,3,3" in here("runs", "--format", "csv").out
-    one = here("train", *more, "--variant", "warmup=2", "--dry-run")
+    assert "tiny,warmup=2,1,done,3,3" in cli("runs", "--format", "csv").out
+    one = cli("train", *more, "--variant", "warmup=2", "--dry-run")
     assert (one.code, "warmup=3" in one.out) == (0, False)
-    absent = here("eval", "tiny.yaml", "train.warmup=7,8")
+    absent = cli("eval", "tiny.yaml", "train.warmup=7,8")
     assert absent.code == 66
     assert "no finished run in runs/tiny; train one" in absent.err
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--jobs", "2", "train.seeds=1,2"]])
 def test_a_log_that_is_not_installed_is_refused_before_training(
-    more: list[str], here: Caller, monkeypatch: pytest.MonkeyPatch
+    more: list[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    done = here("train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more)
+    done = cli("train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more)
     assert done.code == 69
     [line] = done.err.splitlines()
     assert "train.log_to: wandb is not installed: pip install 'attnkit[wandb]'" in line

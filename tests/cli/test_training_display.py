@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Caller, Done
-from helpers.score_rows import compared, fixed_score, score_row
+from helpers.cli import Cli, Result
+from helpers.score_rows import compare_rows, fixed_score, score_row
 
 import attnkit.experiment
 from attnkit import errors
@@ -57,7 +57,7 @@ def good(settings: Any, emit: events.Emit, **_: Any) -> None:
         emit(events.ValidatedEvent(100, 1.0, 2.7, "bleu", 90.0, 90.0, **where))
         emit(events.SavedEvent(100, Path("x"), **where))
         emit(events.FinishedEvent(100, 5.0, "steps", **where))
-    emit(events.ScoredEvent(compared(*(row(variant, 90.0) for variant in settings.variants))))
+    emit(events.ScoredEvent(compare_rows(*(row(variant, 90.0) for variant in settings.variants))))
 
 
 def failing(error: BaseException) -> Training:
@@ -72,7 +72,7 @@ def failing(error: BaseException) -> Training:
 
 
 @pytest.fixture
-def train(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def train(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`attnkit train toy.yaml WORDS` with a stand-in for the training."""
     Path("toy.yaml").write_text(RECIPE)
     for name in ("a.en", "a.de", "b.en", "b.de", "c.en", "c.de"):  # a dry run looks for them
@@ -80,7 +80,7 @@ def train(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
     for name in ("NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(*words: str, training: Training = good, terminal: Terminal | None = None) -> Done:
+    def run(*words: str, training: Training = good, terminal: Terminal | None = None) -> Result:
         module = types.ModuleType("attnkit.experiment.training")
         monkeypatch.setattr(module, "train", training, raising=False)
         monkeypatch.setitem(sys.modules, "attnkit.experiment.training", module)
@@ -88,12 +88,12 @@ def train(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
         monkeypatch.setenv("TERM", "xterm")
         if terminal is not None:
             monkeypatch.setattr(sys, "stderr", terminal)
-        return here("train", "toy.yaml", *words)
+        return cli("train", "toy.yaml", *words)
 
     return run
 
 
-def test_off_a_terminal_there_is_one_plain_line_an_interval(train: Caller) -> None:
+def test_off_a_terminal_there_is_one_plain_line_an_interval(train: Cli) -> None:
     shown = train("--variant", "linear")
     assert shown.code == 0
     assert shown.err.splitlines() == [
@@ -114,7 +114,7 @@ def test_off_a_terminal_there_is_one_plain_line_an_interval(train: Caller) -> No
     assert "\x1b" not in shown.err + shown.out
 
 
-def test_the_table_and_nothing_else_is_on_standard_output(train: Caller) -> None:
+def test_the_table_and_nothing_else_is_on_standard_output(train: Cli) -> None:
     done = train()
     assert done.code == 0
     table = done.out.splitlines()
@@ -122,7 +122,7 @@ def test_the_table_and_nothing_else_is_on_standard_output(train: Caller) -> None
     assert [line.split()[0] for line in table[3:5]] == ["vanilla", "linear"]
 
 
-def test_json_is_one_event_a_line_and_nothing_else(train: Caller) -> None:
+def test_json_is_one_event_a_line_and_nothing_else(train: Cli) -> None:
     shown = train("--json")
     happened = [json.loads(line) for line in shown.out.splitlines()]
     assert (shown.code, shown.err) == (0, "")
@@ -135,7 +135,7 @@ def test_json_is_one_event_a_line_and_nothing_else(train: Caller) -> None:
     assert happened[-1]["rows"][0]["metrics"]["bleu"]["score"] == 90.0
 
 
-def test_a_terminal_shows_a_board_that_stays(train: Caller) -> None:
+def test_a_terminal_shows_a_board_that_stays(train: Cli) -> None:
     terminal = Terminal()
     assert train("--no-color", terminal=terminal).code == 0
     last = terminal.getvalue().split("\x1b[2K")[-1]
@@ -147,7 +147,7 @@ def test_a_terminal_shows_a_board_that_stays(train: Caller) -> None:
     assert "\x1b[1m" not in terminal.getvalue()
 
 
-def test_a_dumb_terminal_gets_lines(train: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dumb_terminal_gets_lines(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(console, "is_terminal", lambda stream: False)
     assert train(terminal=terminal).code == 0
@@ -155,7 +155,7 @@ def test_a_dumb_terminal_gets_lines(train: Caller, monkeypatch: pytest.MonkeyPat
     assert "vanilla seed 1: step 50/100" in terminal.getvalue()
 
 
-def test_an_interruption_stays_visible_on_the_board(train: Caller) -> None:
+def test_an_interruption_stays_visible_on_the_board(train: Cli) -> None:
     terminal = Terminal()
     assert train(terminal=terminal, training=failing(KeyboardInterrupt())).code == 130
     assert "stopped" in terminal.getvalue()
@@ -163,7 +163,7 @@ def test_an_interruption_stays_visible_on_the_board(train: Caller) -> None:
     assert "\x1b[?25h" in terminal.getvalue(), "the cursor is back"
 
 
-def test_a_stop_says_how_to_go_on(train: Caller) -> None:
+def test_a_stop_says_how_to_go_on(train: Cli) -> None:
     stop = errors.StoppedError("stopped by SIGTERM after step 40; run this to go on")
     done = train("--fresh", "train.steps=90", training=failing(stop))
     assert done.code == 75
@@ -173,7 +173,7 @@ def test_a_stop_says_how_to_go_on(train: Caller) -> None:
     )
 
 
-def test_no_memory_names_a_smaller_batch(train: Caller) -> None:
+def test_no_memory_names_a_smaller_batch(train: Cli) -> None:
     done = train(training=failing(MemoryError()))
     assert done.code == 71
     assert done.err.splitlines()[-1] == (
@@ -182,7 +182,7 @@ def test_no_memory_names_a_smaller_batch(train: Caller) -> None:
     )
 
 
-def test_options_may_be_repeated(train: Caller) -> None:
+def test_options_may_be_repeated(train: Cli) -> None:
     asked: list[Any] = []
 
     def record(settings: Any, emit: events.Emit, **_: Any) -> None:
@@ -199,7 +199,7 @@ def test_options_may_be_repeated(train: Caller) -> None:
     assert asked[0].out == Path("runs")
 
 
-def test_a_dry_run_trains_nothing_and_shows_the_plan(train: Caller) -> None:
+def test_a_dry_run_trains_nothing_and_shows_the_plan(train: Cli) -> None:
     done = train("--dry-run", "train.seeds=[1,2]")
     assert done.code == 0
     lines = done.out.splitlines()
@@ -209,7 +209,7 @@ def test_a_dry_run_trains_nothing_and_shows_the_plan(train: Caller) -> None:
     assert not Path("runs").exists()
 
 
-def test_a_dry_run_refuses_what_training_refuses(train: Caller) -> None:
+def test_a_dry_run_refuses_what_training_refuses(train: Cli) -> None:
     Path("runs/toy/linear/seed-1/outputs").mkdir(parents=True)
     shown = train("--dry-run")
     assert shown.code == 73
@@ -224,7 +224,7 @@ def test_a_dry_run_refuses_what_training_refuses(train: Caller) -> None:
     assert "already holds outputs" in plans[1]["reason"]
 
 
-def test_a_dry_run_as_json_is_one_object_a_training(train: Caller) -> None:
+def test_a_dry_run_as_json_is_one_object_a_training(train: Cli) -> None:
     done = train("--dry-run", "--json", "--seed", "5")
     assert done.code == 0
     planned = [json.loads(line) for line in done.out.splitlines()]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import questioned
-from helpers.called import Caller, Done, called
+from helpers import question_runs
+from helpers.cli import Cli, Result, run_cli
 from helpers.trained import make_run
 
 from attnkit.experiment.verification import verify
@@ -33,23 +33,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def attnkit(root: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+def attnkit(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`attnkit verify` in a folder with a copy of the runs."""
     shutil.copytree(root, "runs")
     monkeypatch.setenv("COLUMNS", "200")
-    return partial(here, "verify")
+    return partial(cli, "verify")
 
 
 BASE, OTHER = (Path(f"runs/toy/{name}/seed-1") for name in ("base", "other"))
 
 
-def different(done: Done) -> dict[str, str]:
+def different(done: Result) -> dict[str, str]:
     """Cells that do not match, with the reason."""
     rows = json.loads(done.out)["rows"]
     return {row["cell"]: row["text"] for row in rows if row["state"] == "different"}
 
 
-def test_runs_that_are_whole(attnkit: Caller) -> None:
+def test_runs_that_are_whole(attnkit: Cli) -> None:
     done = attnkit("runs/toy")
     assert done.code == 0, done.err
     assert "everything that was checked matches" in done.err
@@ -108,7 +108,7 @@ def _damage(name: str) -> Callable[[Run], None]:
     ids=["score", "outputs", "log", "recipe", "manifest", "note", "rows", "text", "scores", "weights"],
 )
 def test_what_does_not_match_is_named_by_cell(
-    attnkit: Caller, damage: Callable[[Run], None], cells: dict[str, str]
+    attnkit: Cli, damage: Callable[[Run], None], cells: dict[str, str]
 ) -> None:
     damage(Run.open(BASE))
     done = attnkit("runs", "--format", "json")
@@ -117,7 +117,7 @@ def test_what_does_not_match_is_named_by_cell(
     assert found.keys() == cells.keys()
     for cell, text in cells.items():
         assert re.search(text, found[cell]), found
-    assert re.search(r"of \d+ checks do not match, the first: runs/toy/base/seed-1: ", done.refusal)
+    assert re.search(r"of \d+ checks do not match, the first: runs/toy/base/seed-1: ", done.error)
 
 
 @pytest.mark.parametrize("instead", ["nothing", "a folder", "another file", "a link"])
@@ -151,8 +151,8 @@ def test_what_is_missing_or_replaced_is_named(name: str, instead: str, root: Pat
     assert name in {one.cell for one in wrong} or all(named in one.text for one in wrong)
 
 
-def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Caller, capsys: Any, tmp_path: Path) -> None:
-    table = json.loads(called(capsys, "eval", "runs/toy", "--metrics", "chrf,perplexity", "--format", "json").out)
+def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Cli, capsys: Any, tmp_path: Path) -> None:
+    table = json.loads(run_cli(capsys, "eval", "runs/toy", "--metrics", "chrf,perplexity", "--format", "json").out)
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table), encoding="utf-8")
     assert attnkit("runs", "--table", str(path)).code == 0
@@ -171,7 +171,7 @@ def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Caller, capsys: Any,
     path.write_text("{}", encoding="utf-8")
     done = attnkit("runs", "--table", str(path))
     assert done.code == 65
-    assert "table.json: not a table of `attnkit eval --format json`: " in done.refusal
+    assert "table.json: not a table of `attnkit eval --format json`: " in done.error
 
 
 def _row(**changed: Any) -> dict[str, Any]:
@@ -198,13 +198,13 @@ def _row(**changed: Any) -> dict[str, Any]:
 def test_a_table_of_another_form_is_refused_in_one_line(table: Any, root: Path, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table), encoding="utf-8")
-    done = called(capsys, "verify", str(root / "toy/base"), "--table", str(path))
+    done = run_cli(capsys, "verify", str(root / "toy/base"), "--table", str(path))
     assert done.code == 65
-    assert "not a table of" in done.refusal or "table.json: " in done.refusal
+    assert "not a table of" in done.error or "table.json: " in done.error
     assert done.out == ""
 
 
-def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Caller) -> None:
+def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Cli) -> None:
     for path in (BASE, OTHER):
         manifest = json.loads((path / "manifest.json").read_bytes())
         kept = {
@@ -223,11 +223,11 @@ def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Caller) -> None:
 
 @pytest.mark.slow
 def test_answers_to_questions_are_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    run = questioned.make_run(tmp_path)
+    run = question_runs.make_run(tmp_path)
     monkeypatch.chdir(tmp_path)
-    table = called(capsys, "eval", str(run.path), "--device", "cpu", "--format", "json")
+    table = run_cli(capsys, "eval", str(run.path), "--device", "cpu", "--format", "json")
     Path("table.json").write_text(table.out, encoding="utf-8")
-    done = called(capsys, "verify", str(run.path), "--format", "json", "--table", "table.json")
+    done = run_cli(capsys, "verify", str(run.path), "--format", "json", "--table", "table.json")
     assert done.code == 0, (done.err, different(done))
     rows = json.loads(done.out)["rows"]
     same = {row["kind"] for row in rows if row["state"] == "same"}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Caller, Done
+from helpers.cli import Cli, Result
 from helpers.saved_maps import load
 from helpers.trained import make_run
 from rich.cells import cell_len
@@ -40,12 +40,12 @@ def language_model(folder: Path) -> Run:
 
 
 @pytest.fixture
-def show(run: Run, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
+def show(run: Run, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`attnkit visualize-attn RUN ...` in an empty folder."""
 
-    def call(*words: str, of: Run = run, stdin: str = "", width: int = 80) -> Done:
+    def call(*words: str, of: Run = run, stdin: str = "", width: int = 80) -> Result:
         monkeypatch.setenv("COLUMNS", str(width))
-        return here("visualize-attn", str(of.path), *words, stdin=stdin)
+        return cli("visualize-attn", str(of.path), *words, stdin=stdin)
 
     return call
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.attacks import here, one_line, sign_rows
-from helpers.mutations import _sign
-from helpers.scored import scored_run
+from helpers.attacks import judge, run_attnkit, sign_rows
+from helpers.mutations import sign
+from helpers.scored_runs import scored_run
 
 TEXTS = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 GOOD = '{"source": "a", "target": "b"}\n'
@@ -41,7 +41,7 @@ def entry(name: str, keys: str, value: object) -> Harm:
         if value is GONE:
             del place[last]
         (run / name).write_text(json.dumps(content))
-        _sign(run / name)
+        sign(run / name)
 
     return harm
 
@@ -53,7 +53,7 @@ def line(name: str, text: str) -> Harm:
         path = run / name
         lines = [GOOD] * 4 if name.startswith("data/") else []
         path.write_text("".join([*lines, text, "\n"]))
-        sign_rows(path) if name.startswith("data/") else _sign(path)
+        sign_rows(path) if name.startswith("data/") else sign(path)
 
     return harm
 
@@ -79,7 +79,7 @@ def tokenizer(old: bytes, new: bytes) -> Harm:
         data = path.read_bytes()
         assert old in data
         path.write_bytes(data.replace(old, new) if old else new)
-        _sign(path)
+        sign(path)
 
     return harm
 
@@ -192,5 +192,5 @@ def test_wrong_content_is_one_line(case: str, root: Path, tmp_path: Path, monkey
         f"runs pack {run} --results -o {tmp_path}/packed",
         f"eval {run} --device cpu",
     ):
-        found = one_line(words, *here(*words.split()))
+        found = judge(words, *run_attnkit(*words.split()))
         assert found.verdict != "FAULT", found

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.contract_cases import CONTRACTS_OF_OPTION, OF_ROTARY, OPTION_INDEPENDENT, cases, named, options
+from helpers.contract_cases import CONTRACTS_OF_OPTION, OF_ROTARY, OPTION_INDEPENDENT, cases, named_subject, options
 from helpers.watched_device import watch_updates_and_steps
 
 from attnkit import mechanisms
@@ -44,7 +44,7 @@ def test_the_contracts_are_kept(subject: Subject, contracts: list[Contract]) -> 
 def of_last_roles() -> Iterator[Any]:
     """Every mechanism with its defaults in each role; but for the last that it has, with `-m every`."""
     for word in mechanisms.names():
-        able = [one for role in ROLES if supports_role(one := named(word, role, next(options(word))))]
+        able = [one for role in ROLES if supports_role(one := named_subject(word, role, next(options(word))))]
         for one in able:
             yield pytest.param(one, id=one.name, marks=[pytest.mark.every] * (one is not able[-1]))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.made_corpora import ROWS as MADE_ROWS
-from helpers.made_corpora import make_corpus
+from helpers.fake_corpora import ROWS as MADE_ROWS
+from helpers.fake_corpora import make_corpus
 
 from attnkit.data import corpus_files
 from attnkit.data.corpus import Corpus

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.encoded_rows import encoded
+from helpers.encoded_rows import encode_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +48,7 @@ def lists(split: Encoded) -> list[tuple[list[int], list[int]]]:
 
 
 def test_rows_with_an_empty_side_are_dropped_and_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=50)
+    split = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=50)
     kept = [ROWS[i] for i in (0, 2, 3, 5)]
     assert lists(split) == expected(tokenizer, kept, 50)
     # One unknown word in the source, one in the target.
@@ -58,14 +58,14 @@ def test_rows_with_an_empty_side_are_dropped_and_counted(tokenizer: Tokenizer, t
 
 def test_longer_rows_are_dropped_and_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
     # Three words and EOS fit.
-    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=4)
+    split = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=4)
     assert lists(split) == expected(tokenizer, [ROWS[i] for i in (0, 2, 5)], 3)
     assert split.counts == Counts(rows=6, kept=3, empty=2, too_long=1, unknown=2)
     assert max(split.source.lengths) == 4
 
 
 def test_longer_rows_are_truncated_and_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=3, truncate=True)
+    split = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=3, truncate=True)
     assert lists(split) == expected(tokenizer, [ROWS[i] for i in (0, 2, 3, 5)], 2)
     assert split.counts == Counts(rows=6, kept=4, empty=2, truncated=2, unknown=2)
 
@@ -92,7 +92,7 @@ def test_files_that_were_hashed_are_not_hashed_again(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the processes of --jobs, which are told what the command has hashed."""
-    path = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9).path
+    path = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=9).path
     time.sleep(2 * corpus_files.SETTLED / 1e9)
     digest = Encoded.open(path).digest
     with monkeypatch.context() as patch:
@@ -106,9 +106,9 @@ def test_files_that_were_hashed_are_not_hashed_again(
 def test_ids_take_two_bytes_and_four_from_65536_pieces_on(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = encoded(ROWS, tokenizer, tmp_path / "small", max_length=9)
+    small = encode_rows(ROWS, tokenizer, tmp_path / "small", max_length=9)
     monkeypatch.setattr(type(tokenizer.source), "__len__", lambda self: 1 << 16)
-    large = encoded(ROWS, tokenizer, tmp_path / "large", max_length=9)
+    large = encode_rows(ROWS, tokenizer, tmp_path / "large", max_length=9)
     assert (small.target.ids.dtype, large.target.ids.dtype) == (np.uint16, np.uint32)
     assert lists(small) == lists(large)
     sizes = [(split.path / "target.ids").stat().st_size for split in (small, large)]
@@ -116,7 +116,7 @@ def test_ids_take_two_bytes_and_four_from_65536_pieces_on(
 
 
 def test_arrays_are_mapped_and_read_only(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9)
+    split = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=9)
     assert isinstance(split.target.ids.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         split.target.ids[0] = 1
@@ -125,7 +125,7 @@ def test_arrays_are_mapped_and_read_only(tokenizer: Tokenizer, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["meta.json", "source.ids", "source.offsets", "target.ids", "target.offsets"])
 @pytest.mark.parametrize("damage", ["absent", "empty", "cut", "flipped", "longer"])
 def test_a_damaged_cache_is_noticed_and_rebuilt(tokenizer: Tokenizer, tmp_path: Path, name: str, damage: str) -> None:
-    good = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9)
+    good = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=9)
     path = good.path / name
     content = path.read_bytes()
     if damage == "absent":
@@ -135,13 +135,13 @@ def test_a_damaged_cache_is_noticed_and_rebuilt(tokenizer: Tokenizer, tmp_path: 
         flipped = content[:middle] + bytes([content[middle] ^ 2]) + content[middle + 1 :]
         changed = {"empty": b"", "cut": content[:-3], "flipped": flipped, "longer": content + b"}"}
         path.write_bytes(changed[damage])
-    again = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9)
+    again = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=9)
     assert (again.digest, again.counts) == (good.digest, good.counts)
     assert path.read_bytes() == content
 
 
 def test_a_split_without_usable_rows_is_empty(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encoded(ROWS[1:2], tokenizer, tmp_path / "k", max_length=9)
+    split = encode_rows(ROWS[1:2], tokenizer, tmp_path / "k", max_length=9)
     assert len(split) == len(split.source) == 0
     assert split.counts == Counts(rows=1, empty=1)
 
@@ -152,7 +152,7 @@ def test_sampled_splits_differ_by_seed_and_side_alone(kind: str, tmp_path: Path)
     tokenizer = Tokenizer.train(schema.TokenizerConfig.model_validate({"type": kind, "size": 40}), rows)
 
     def sampled(key: str, seed: int) -> Encoded:
-        return encoded(rows, tokenizer, tmp_path / key, max_length=90, sample=(0.3, seed))
+        return encode_rows(rows, tokenizer, tmp_path / key, max_length=90, sample=(0.3, seed))
 
     first, same, other = sampled("1", 1), sampled("1-again", 1), sampled("2", 2)
     assert lists(first) == lists(same)
@@ -163,7 +163,7 @@ def test_sampled_splits_differ_by_seed_and_side_alone(kind: str, tmp_path: Path)
 
 def test_a_stream_is_paragraphs_with_eos_behind_each(tokenizer: Tokenizer, tmp_path: Path) -> None:
     rows = [Row("", row.target) for row in ROWS]
-    split = encoded(rows, tokenizer, tmp_path / "k", max_length=4, stream=True)
+    split = encode_rows(rows, tokenizer, tmp_path / "k", max_length=4, stream=True)
     plain = [i for ids in tokenizer.target.encode([row.target for row in rows]) if ids for i in [*ids, EOS]]
     assert split.source is None
     assert np.asarray(split.target.ids).tolist() == plain

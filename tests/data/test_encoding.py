@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.encoded_rows import encoded
+from helpers.encoded_rows import encode_rows
 
 from attnkit.data import encoded as encoding
 from attnkit.data.encoded import Encoded
@@ -43,7 +43,7 @@ def write(tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Encoded]:
     """Encode `ROWS`, or others, with a few that are too long."""
 
     def write(key: str = "k", rows: object = ROWS, **how: object) -> Encoded:
-        return encoded(rows, tokenizer, tmp_path / key, max_length=40, **how)
+        return encode_rows(rows, tokenizer, tmp_path / key, max_length=40, **how)
 
     return write
 

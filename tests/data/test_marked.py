@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.called import called
+from helpers.cli import run_cli
 
 from attnkit.data.batch import collate
 from attnkit.data.objectives import check_marked, mark, objective_of
@@ -204,14 +204,14 @@ def test_a_recipe_of_marked_positions_trains_and_scores_beyond_its_lengths(
     recipe = tmp_path / "parity.yaml"
     recipe.write_text(RECIPE)
     out = tmp_path / "runs"
-    code, _, err = called(capsys, "train", str(recipe), "--out", str(out), "--quiet")
+    code, _, err = run_cli(capsys, "train", str(recipe), "--out", str(out), "--quiet")
     assert code == 0, err
-    code, text, err = called(capsys, "eval", str(recipe), "--out", str(out), "--format", "json")
+    code, text, err = run_cli(capsys, "eval", str(recipe), "--out", str(out), "--format", "json")
     assert code == 0, err
     found = json.loads(text)["rows"]
     assert [row["length"] for row in found] == [8, 64]
     assert all({*row["metrics"]} == {"accuracy", "balanced-accuracy"} for row in found)
-    code, text, err = called(capsys, "eval", str(out), "eval.lengths=[128]")  # it scored rows that were cut
+    code, text, err = run_cli(capsys, "eval", str(out), "eval.lengths=[128]")  # it scored rows that were cut
     assert (code, text) == (65, "")
     assert "a row of length 128 has 129 tokens, end token included; raise data.max_length (70)" in err
 
@@ -222,7 +222,7 @@ def test_longer_rows_than_the_model_reads_are_refused_while_planning(
     recipe, out = tmp_path / "parity.yaml", tmp_path / "runs"
     recipe.write_text(RECIPE)
     words = (str(recipe), "eval.lengths=[128]", "--out", str(out), "--quiet")
-    code, _, err = called(capsys, "train", *words)
+    code, _, err = run_cli(capsys, "train", *words)
     assert code == 65
     assert "raise data.max_length (70)" in err
     assert not out.exists()

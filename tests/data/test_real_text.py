@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import sentencepiece
-from helpers import pieces
+from helpers import sentencepiece_models
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -171,7 +171,9 @@ def test_what_is_unknown_is_counted_by_hand() -> None:
 
 def test_models_of_others_are_read_as_sentencepiece_reads_them() -> None:
     """They put a space before a text, and control tokens are spelled plainly."""
-    model = pieces.trained(["Schal man ha Schule", "ha al man"] * 20, 40, user_defined_symbols=["ha", "<mask>"])
+    model = sentencepiece_models.train(
+        ["Schal man ha Schule", "ha al man"] * 20, 40, user_defined_symbols=["ha", "<mask>"]
+    )
     vocabulary, direct = Vocabulary(model), sentencepiece.SentencePieceProcessor()
     direct.LoadFromSerializedProto(model)
     for text in ("Schal ha man", "hahaSchal", "a </s> b"):
@@ -203,7 +205,7 @@ def test_other_settings_of_sentencepiece_are_kept(settings: dict[str, object]) -
     """No spelling reaches a control token or a byte, and ids are sentencepiece's own."""
     settings = {"model_type": "bpe", "user_defined_symbols": ["<q>"], **settings}
     line = "the cat <q> dog < > 0 x 4 1 c t l A"
-    model = pieces.trained([line] * 20, 400, normalization_rule_name="identity", **settings)
+    model = sentencepiece_models.train([line] * 20, 400, normalization_rule_name="identity", **settings)
     vocabulary, direct = Vocabulary(model), sentencepiece.SentencePieceProcessor()
     direct.LoadFromSerializedProto(model)
     space = settings.get("add_dummy_prefix", True) is False

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import pieces
+from helpers import sentencepiece_models
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,7 +80,7 @@ UNIGRAM = trained(size=61).source
 
 def test_a_piece_with_a_line_break_decodes_to_one_line() -> None:
     """An existing model may have been trained on text with line breaks inside."""
-    vocabulary = Vocabulary(pieces.trained(["a b", "b a"] * 9, 20, user_defined_symbols=["\n", "\u2028"]))
+    vocabulary = Vocabulary(sentencepiece_models.train(["a b", "b a"] * 9, 20, user_defined_symbols=["\n", "\u2028"]))
     broken = [4, 5, *vocabulary.encode(["a"])[0], 4]
     assert vocabulary.pieces(broken[:2]) == ["\n", "\u2028"]
     assert vocabulary.decode([broken]) == ["a"]
@@ -191,7 +191,7 @@ def test_an_existing_model_without_a_special_token_is_refused(tmp_path: Path) ->
 def test_an_existing_model_with_other_ids_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.model"
     ids = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}  # sentencepiece's own
-    path.write_bytes(pieces.trained([row.source for row in rows()], 60, **ids))
+    path.write_bytes(sentencepiece_models.train([row.source for row in rows()], 60, **ids))
     with pytest.raises(DataError) as caught:
         Tokenizer.train(schema.TokenizerConfig(model=str(path)), [])
     assert str(caught.value) == (
@@ -248,7 +248,7 @@ def test_models_with_one_segmentation_refuse_to_sample(kind: str) -> None:
 
 
 def test_a_model_that_leaves_the_first_word_unmarked_refuses_to_sample(tmp_path: Path) -> None:
-    model = pieces.trained([row.source for row in rows()], 60, add_dummy_prefix=False)
+    model = sentencepiece_models.train([row.source for row in rows()], 60, add_dummy_prefix=False)
     (tmp_path / "tokenizer.model").write_bytes(model)
     vocabulary = Tokenizer.load(tmp_path).source
     with pytest.raises(RecipeError, match="does not mark the start of every word"):

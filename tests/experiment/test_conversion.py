@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.convertible import make_run, settings, stages
-from helpers.happened import happened
+from helpers.conversion_runs import make_run, settings, stages
+from helpers.events import record_events
 
 from attnkit import mechanisms
 from attnkit.data.batch import Batch, collate
@@ -51,7 +51,7 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(word: str, t
     places = {"encoder": able.encoder, "decoder": able.causal, "cross": able.cross}
     chosen = f"{{name: {word}, parts: [{', '.join(PARTS[word])}]}}" if options else word
     attention = ", ".join(f"{place}: {chosen}" for place, can in places.items() if can)
-    *_, scored = happened(convert, settings(run, f"{{{attention}}}"))
+    *_, scored = record_events(convert, settings(run, f"{{{attention}}}"))
     assert isinstance(scored, ScoredEvent)
     names = [f"base-{word}-{stage}" for stage in ("swapped", "transferred", "tuned")]
     assert [row.variant for row in scored.comparison.rows] == ["base", *names]
@@ -68,7 +68,7 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(word: str, t
 
 def test_the_same_mechanism_gives_the_same_model(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    told = happened(convert, settings(run, "scaled-dot", transfer=1, tune=0))
+    told = record_events(convert, settings(run, "scaled-dot", transfer=1, tune=0))
     (swapped,) = stages(run, "base-scaled-dot", ("swapped",))
     assert torch.equal(answer(swapped), answer(run))
     assert swapped.manifest.converted.new == swapped.manifest.converted.left_out == []
@@ -80,7 +80,7 @@ def test_the_same_mechanism_gives_the_same_model(tmp_path: Path) -> None:
 
 def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"encoder": "synthesizer-random"})
-    happened(convert, settings(run, "{encoder: additive}", transfer=0, tune=0))
+    record_events(convert, settings(run, "{encoder: additive}", transfer=0, tune=0))
     (swapped,) = stages(run, "base-additive", ("swapped",))
     old, new, facts = run.weights(), swapped.weights(), swapped.manifest.converted
     assert {n.rpartition("attention.")[2] for n in facts.left_out} == {"mechanism.table"}
@@ -116,7 +116,7 @@ def test_transfer_lowers_the_error_and_trains_the_new_layers_alone(
     model: dict[str, Any], attention: str, layers: tuple[str, ...], tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, **model)
-    happened(convert, settings(run, attention, transfer=30, tune=0))
+    record_events(convert, settings(run, attention, transfer=30, tune=0))
     name = next((run.path.parents[1]).glob("base-*-swapped")).name.removesuffix("-swapped")
     swapped, transferred = stages(run, name, ("swapped", "transferred"))
     before, after = swapped.weights(), transferred.weights()
@@ -184,7 +184,7 @@ def test_a_random_synthesizer_begins_as_the_averaged_maps(place: str, error: flo
     """
     run = make_run(tmp_path, {place: "synthesizer-random"})
     fixed = f"{{{place}: {{name: synthesizer-random, trainable: false, scale: 1}}}}"
-    happened(convert, settings(run, fixed, transfer=0, tune=0))
+    record_events(convert, settings(run, fixed, transfer=0, tune=0))
     (swapped,) = stages(run, "base-synthesizer-random", ("swapped",))
     assert swapped.manifest.converted.layers_with_averaged_maps == 1
     torch.testing.assert_close(answer(swapped), answer(run), rtol=0, atol=error)
@@ -195,28 +195,28 @@ def test_a_random_synthesizer_begins_as_the_averaged_maps(place: str, error: flo
 @pytest.mark.slow
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    happened(convert, settings(run, "linear"))
+    record_events(convert, settings(run, "linear"))
     files = [stage.path / "model.safetensors" for stage in stages(run, "base-linear")]
     before = [file.stat().st_mtime_ns for file in files]
-    again = happened(convert, settings(run, "linear"))
+    again = record_events(convert, settings(run, "linear"))
     assert sum(isinstance(event, SkippedEvent) for event in again) == 3
     assert [file.stat().st_mtime_ns for file in files] == before
     for words, other, key in (((), {"transfer": 3}, "transfer: 2 -> 3"), (("train.lr=1e-4",), {}, "train.lr: ")):
         with pytest.raises(RecipeError, match="was converted with other settings") as refused:
-            happened(convert, settings(run, "linear", *words, **other))
+            record_events(convert, settings(run, "linear", *words, **other))
         assert key in str(refused.value)
         assert "\n" not in str(refused.value)
-    happened(convert, settings(run, "linear", transfer=3, fresh=True))
+    record_events(convert, settings(run, "linear", transfer=3, fresh=True))
     assert [file.stat().st_mtime_ns for file in files] != before
 
 
 def test_a_run_that_has_changed_since_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    happened(convert, settings(run, "linear", transfer=0, tune=0))
+    record_events(convert, settings(run, "linear", transfer=0, tune=0))
     weights = {name: tensor + 1 for name, tensor in run.weights().items()}
     run.finish(weights, step=4, seconds=1.0)
     with pytest.raises(RecipeError, match="weights: "):
-        happened(convert, settings(Run.open(run.path), "linear", transfer=0, tune=0))
+        record_events(convert, settings(Run.open(run.path), "linear", transfer=0, tune=0))
 
 
 def test_a_stop_leaves_runs_that_the_same_command_completes(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_stop_leaves_runs_that_the_same_command_completes(tmp_path: Path) -> N
     swapped, transferred = stages(run, "base-linear", ("swapped", "transferred"))
     assert swapped.finished
     assert not transferred.finished
-    *_, last = happened(convert, chosen)
+    *_, last = record_events(convert, chosen)
     assert isinstance(last, ScoredEvent)
     assert all(stage.finished for stage in stages(run, "base-linear"))
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from experiment.test_training import session, texts
-from helpers.mutations import Subject, outcomes, subject
-from helpers.small import job, run_through, small_recipe, write_corpus
+from helpers.mutations import Subject, make_subject, run_damaged
+from helpers.small import job, run_training, small_recipe, write_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -30,14 +30,14 @@ MUTATIONS = settings(max_examples=5, derandomize=True)
 @pytest.fixture(scope="module", params=["finished", "stopped"])
 def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     folder = tmp_path_factory.mktemp("mutations") / "run"
-    return subject(folder, finished=request.param == "finished")
+    return make_subject(folder, finished=request.param == "finished")
 
 
 @pytest.mark.sampled(5)
 @MUTATIONS
 @given(seed=st.integers(0, 2**32))
 def test_a_damaged_run_is_refused_or_answers_as_before(made: Subject, seed: int) -> None:
-    kind, found = outcomes(made, made.folder / "copy", seed)
+    kind, found = run_damaged(made, made.folder / "copy", seed)
     for outcome in found:
         assert outcome.verdict in ("same", "refused"), (seed, kind, outcome)
 
@@ -137,7 +137,7 @@ def test_wrong_types_in_the_state_of_a_checkpoint_are_named(tmp_path: Path, key:
         pytest.skip("a score may be negative")
     damaged_checkpoint(tmp_path, lambda _, state: state["counters"].update({key: value}))
     with pytest.raises(DataError, match=rf"step-1: counters\.{key} must be"):
-        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
+        run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_wrong_types_in_the_state_of_a_checkpoint_are_named(tmp_path: Path, key:
 def test_a_random_state_that_is_none_is_refused(tmp_path: Path, change: Any) -> None:
     damaged_checkpoint(tmp_path, lambda values, _: change(values))
     with pytest.raises(DataError, match="step-1: the checkpoint does not fit this training"):
-        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
+        run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
 
 
 def stopped_before_the_end(folder: Path, damage: Callable[[Run], object]) -> Any:
@@ -183,7 +183,7 @@ def test_a_damaged_checkpoint_of_the_average_is_refused(tmp_path: Path) -> None:
 
     made = stopped_before_the_end(tmp_path, damage)
     with pytest.raises(DataError, match=r"step-4: damaged .* --fresh"):
-        run_through(made)
+        run_training(made)
 
 
 @pytest.mark.slow
@@ -191,11 +191,11 @@ def test_a_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: 
     """At step 8 the average is of 4, 6 and 8."""
     (tmp_path / "whole").mkdir()
     (tmp_path / "damaged").mkdir()
-    run_through(stopped_before_the_end(tmp_path / "whole", lambda run: None))
+    run_training(stopped_before_the_end(tmp_path / "whole", lambda run: None))
     made = stopped_before_the_end(
         tmp_path / "damaged", lambda run: flip(run.checkpoints / "step-2/tensors.safetensors")
     )
-    run_through(made)
+    run_training(made)
     weights = [load_file(tmp_path / name / "run/model.safetensors") for name in ("whole", "damaged")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert not Run.open(made.run.path).manifest.changes
@@ -208,7 +208,7 @@ def test_a_changed_log_is_refused(tmp_path: Path) -> None:
 
     made = stopped_before_the_end(tmp_path, damage)
     with pytest.raises(DataError, match=r"metrics.jsonl: the records until step 6 were changed"):
-        run_through(made)
+        run_training(made)
 
 
 def test_a_disk_that_cannot_hold_a_checkpoint_is_found_before_the_first_update(
@@ -222,7 +222,7 @@ def test_a_disk_that_cannot_hold_a_checkpoint_is_found_before_the_first_update(
     monkeypatch.setattr(tensors, "write", full)
     monkeypatch.setattr(Training, "advance", None)
     with pytest.raises(Exception, match=r"step-0: cannot be written: No space left .* free some"):
-        run_through(made)
+        run_training(made)
 
 
 def test_a_whole_run_verifies_and_nothing_is_written(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.disk_faults import ERRORS, PLACES, Attempt, attempt, prepare, result, verdict
+from helpers.disk_faults import ERRORS, PLACES, Attempt, output_digests, prepare, train, try_fault
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,7 +16,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Attempt]:
     """The folder and the end of a training without faults."""
     folder = tmp_path_factory.mktemp("disk")
     prepare(folder)
-    done = attempt(folder / "recipe.yaml", folder / "whole")
+    done = train(folder / "recipe.yaml", folder / "whole")
     assert done.code == 0, done.error
     return folder, done
 
@@ -27,9 +27,9 @@ def test_a_fault_of_the_disk_costs_nothing(whole: tuple[Path, Attempt], place: s
     folder, done = whole
     draw = random.Random(place)
     at = draw.choice([at for at, one in enumerate(done.places, start=1) if one == place])
-    wanted = result(folder / "whole")
+    wanted = output_digests(folder / "whole")
     kind = draw.choice(list(ERRORS))
-    found = verdict(folder / "recipe.yaml", folder / place[:3], at, kind, place, wanted)
+    found = try_fault(folder / "recipe.yaml", folder / place[:3], at, kind, place, wanted)
     assert not found.faults, (at, kind, found)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.happened import happened
+from helpers.events import record_events
 
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import AttnkitError, DataError, MissingInputError, RecipeError
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trained(name: str, *overrides: str, **options: object) -> list[Event]:
     settings: dict[str, object] = {"out": Path("runs"), "device": "cpu"}
-    return happened(train, TrainingSettings(file=load(name, overrides), **settings | options))
+    return record_events(train, TrainingSettings(file=load(name, overrides), **settings | options))
 
 
 def begun(*overrides: str, variants: Sequence[str] = ("plain",)) -> None:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.happened import happened
+from helpers.events import record_events
 from helpers.shell import environment
 from helpers.small import write_corpus
 
@@ -98,7 +98,7 @@ def settings_of(file: RecipeFile, folder: Path, **more: Any) -> TrainingSettings
 def session(recipe: Path, watch: Watch = events.ignore) -> list[events.Event]:
     """The events of a session with two jobs."""
     settings = settings_of(load(recipe), recipe.parent)
-    return happened(training.train, settings, jobs=2, watch=watch)
+    return record_events(training.train, settings, jobs=2, watch=watch)
 
 
 def weights(folder: Path) -> dict[str, str]:
@@ -120,7 +120,7 @@ def scores(scored: events.Event) -> list[Any]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[Any]]:
     """Weights and scores of the two runs one after the other, in this process, on one thread."""
     recipe = write_recipe(tmp_path_factory.mktemp("alone"))
-    *_, scored = happened(training.train, settings_of(load(recipe), recipe.parent))
+    *_, scored = record_events(training.train, settings_of(load(recipe), recipe.parent))
     return weights(recipe.parent / "runs"), scores(scored)
 
 

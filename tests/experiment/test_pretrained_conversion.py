@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.happened import happened
+from helpers.events import record_events
 
 from attnkit.train.events import Event, ignore
 
 pytest.importorskip("transformers")
 
 import transformers
-from helpers.pretrained import network, tokenizer
+from helpers.pretrained import random_model, tokenizer
 from helpers.small import StopAt
 from safetensors import SafetensorError
 
@@ -32,7 +32,7 @@ STORY = "The animal did not cross the street because it was too tired. A small r
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
-    network("llama").save_pretrained(folder)
+    random_model("llama").save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 
@@ -62,7 +62,7 @@ def scores(told: list[Any]) -> dict[str, float]:
 
 def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
     chosen = settings(model)
-    told = happened(convert, chosen)
+    told = record_events(convert, chosen)
     found = scores(told)
     assert [*found] == ["before", "swapped", "transferred", "tuned"]
     assert len(set(found.values())) == 4
@@ -80,7 +80,7 @@ def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
 
 
 def test_the_same_mechanism_loses_nothing(model: Path) -> None:
-    told = happened(convert, settings(model, "scaled-dot", transfer=1, tune=0))
+    told = record_events(convert, settings(model, "scaled-dot", transfer=1, tune=0))
     found = scores(told)
     assert found["swapped"] == pytest.approx(found["before"], rel=1e-6)
     (loss,) = [event.loss for event in told if isinstance(event, ProgressEvent)]
@@ -92,7 +92,7 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(converting, "RATE", 1e-2)  # the model was not trained
-    told = happened(convert, settings(model, "{name: local, window: 1}", transfer=60, tune=0))
+    told = record_events(convert, settings(model, "{name: local, window: 1}", transfer=60, tune=0))
     (note,) = [e.text for e in told if isinstance(e, NoteEvent) and "squared" in e.text]
     first, last = (float(number) for number in note.partition(" error ")[2].split(" -> "))
     assert last < 0.5 * first
@@ -107,14 +107,14 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_tuning_learns_the_text(model: Path, precision: str) -> None:
     words = [f"train.precision={precision}"]
-    told = happened(convert, settings(model, "performer", words, transfer=2, tune=60))
+    told = record_events(convert, settings(model, "performer", words, transfer=2, tune=60))
     assert scores(told)["tuned"] < 0.5 * scores(told)["swapped"]
 
 
 def test_a_text_of_its_own_is_scored(model: Path) -> None:
     test = model.parent / "test.txt"
     test.write_text(STORY * 3, encoding="utf-8")
-    told = happened(convert, settings(model, transfer=0, tune=0, test=test))
+    told = record_events(convert, settings(model, transfer=0, tune=0, test=test))
     assert isinstance(told[-1], ScoredEvent)
     length = len(tokenizer()(STORY * 3)["input_ids"])
     assert {row.sentences for row in told[-1].comparison.rows} == {length // 16}
@@ -152,13 +152,13 @@ def test_a_signal_writes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> None:
     chosen = settings(model, transfer=0, tune=0)
-    happened(convert, chosen)
+    record_events(convert, chosen)
     with pytest.raises(OutputPathError, match="--fresh"):
-        happened(convert, chosen)
-    happened(convert, replace(chosen, fresh=True, tune=1))
+        record_events(convert, chosen)
+    record_events(convert, replace(chosen, fresh=True, tune=1))
     assert read_json(chosen.folder / surgery.FACTS)["tune"] == 1
     with pytest.raises(UsageError, match="is already converted"):
-        happened(convert, settings(chosen.folder, out=model.parent / "other", text=chosen.text))
+        record_events(convert, settings(chosen.folder, out=model.parent / "other", text=chosen.text))
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -167,7 +167,7 @@ def test_what_is_no_converted_model_is_never_replaced(fresh: bool, model: Path) 
     run = chosen.folder / "base" / "seed-1"
     run.mkdir(parents=True)
     with pytest.raises(OutputPathError, match="not a converted model; use another --out"):
-        happened(convert, chosen)
+        record_events(convert, chosen)
     assert run.is_dir()
 
 
@@ -180,7 +180,7 @@ def test_what_appeared_during_the_training_is_kept(fresh: bool, model: Path) -> 
             chosen.folder.mkdir(parents=True, exist_ok=True)
 
     with pytest.raises(OutputPathError, match="not a converted model; use another --out"):
-        happened(convert, chosen, watch=appear)
+        record_events(convert, chosen, watch=appear)
     assert not [*chosen.folder.iterdir()]
 
 
@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", full)
     chosen = settings(model, transfer=0, tune=0)
     with pytest.raises(OutputError, match="No space left on device; free some space"):
-        happened(convert, chosen)
+        record_events(convert, chosen)
     assert not [*chosen.out.iterdir()]
 
 
@@ -217,5 +217,5 @@ def test_bad_texts_and_lengths(
 ) -> None:
     (model.parent / "text.txt").write_bytes(content)
     with pytest.raises(kind, match=message):
-        happened(convert, settings(model, **given))
+        record_events(convert, settings(model, **given))
     assert not (model.parent / "out").exists()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.happened import Enough, happened, stop_at
+from helpers.events import StopTraining, record_events, stop_at
 from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import (
@@ -49,7 +49,7 @@ def session(folder: Path, model: dict[str, Any] | None = None, **more: Any) -> l
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=model or {})})
     file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {})
     settings = TrainingSettings(file=file, out=folder / "runs", device="cpu", **options)
-    return happened(train, settings, watch=watch)
+    return record_events(train, settings, watch=watch)
 
 
 def texts(events: list[Event]) -> str:
@@ -196,7 +196,7 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
     made = {name: small_recipe(folder, steps=2, precision=kind) for name, kind in kinds.items()}
     file = RecipeFile("small", tmp_path / "small.yaml", made, None, {})
     for chosen in (names, tuple(kinds)):  # in one session, and in a second one
-        happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen))
+        record_events(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen))
     runs = {name: Run.open(tmp_path / f"runs/small/{name}/seed-1") for name in kinds}
     found = {name: run.manifest.precision for name, run in runs.items()}
     assert found == {"fixed": "bf16", "free": "fp32", "other": "fp32"}
@@ -222,7 +222,7 @@ def published_session(folder: Path, figures: Published | None) -> Run:
     """Train, or skip, with these figures in the recipe file."""
     recipe = small_recipe(write_corpus(folder), steps=2)
     file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {}, figures)
-    happened(train, TrainingSettings(file=file, out=folder / "runs", device="cpu"))
+    record_events(train, TrainingSettings(file=file, out=folder / "runs", device="cpu"))
     return Run.open(folder / "runs/small/base/seed-1")
 
 
@@ -262,7 +262,7 @@ def test_every_training_of_a_process_has_its_own_peak_memory(tmp_path: Path) -> 
         held = torch.ones(size, 2**18)  # [size] MiB
         recipe = small_recipe(write_corpus(tmp_path), steps=2)
         file = RecipeFile(name, tmp_path / f"{name}.yaml", {"base": recipe}, None, {})
-        happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
+        record_events(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
         del held
         run = Run.open(tmp_path / f"runs/{name}/base/seed-1")
         peaks.append(run.manifest.finished.peak_memory_bytes)
@@ -294,7 +294,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
 
     def again(folder: str) -> str:
         file = load(tmp_path / folder / "r.yaml")
-        return texts(happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
+        return texts(record_events(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
 
     again("old")
     told = again("new")
@@ -344,7 +344,7 @@ def test_a_run_that_is_being_trained_says_so(tmp_path: Path) -> None:
         if isinstance(event, SavedEvent):
             with pytest.raises(MissingInputError, match="seed-1: is being trained; its weights"):
                 Run.open(tmp_path / "runs/small/base/seed-1").weights()
-            raise Enough
+            raise StopTraining
 
     session(tmp_path, valid_every=2, watch=look)
     with pytest.raises(MissingInputError, match="seed-1: training is not finished"):

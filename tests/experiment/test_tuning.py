@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.happened import happened
+from helpers.events import record_events
 from helpers.small import write_corpus
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +55,7 @@ def planned(path: Path, word: str = WORD, steps: int | None = None, *words: str)
 def session(path: Path, plan: tuning.Tuning, **more: Any) -> list[events.Event]:
     file = plan.load(())
     how: Any = {"file": file, "out": path.parent / "runs", "device": "cpu", "seeds": [3], **more}
-    return happened(tuning.train, TrainingSettings(**how), plan)
+    return record_events(tuning.train, TrainingSettings(**how), plan)
 
 
 def run_of(path: Path, *parts: str, seed: int = 3) -> Run:
@@ -99,7 +99,7 @@ def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(reci
     found = recorded_values(file, ["one", "two"], [], recipe.parent / "runs")
     file = load(recipe, [f"variants.{row}.{one.key}={one.value}" for row, one in found.items()])
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "tuned": found}
-    told = happened(training.train, TrainingSettings(file=file, seeds=[3, 4], **how))
+    told = record_events(training.train, TrainingSettings(file=file, seeds=[3, 4], **how))
     started = [e.seed for e in told if isinstance(e, events.StartedEvent)]
     assert started == [4, 4]
     assert run_of(recipe, "two", seed=4).manifest.tuned == run_of(recipe, "two").manifest.tuned
@@ -120,7 +120,7 @@ def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> 
 @pytest.mark.slow
 def test_runs_without_trials_are_refused_unless_their_value_is_among_them(recipe: Path) -> None:
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3], "variants": ["one"]}
-    happened(training.train, TrainingSettings(file=load(recipe, ["train.lr=0.5"]), **how))
+    record_events(training.train, TrainingSettings(file=load(recipe, ["train.lr=0.5"]), **how))
     with pytest.raises(RecipeError, match=r"another recipe \(train\.lr: 0\.5 -> 0\.0"):
         session(recipe, planned(recipe), variants=["one"])
     session(recipe, planned(recipe), variants=["one"], fresh=True)
@@ -217,7 +217,7 @@ def test_a_shortened_schedule_keeps_its_proportions(steps: int, share: float, wa
 def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
     """`train.init` matches variants by name, and a trial has another."""
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}
-    happened(training.train, TrainingSettings(file=load(recipe), **how))
+    record_events(training.train, TrainingSettings(file=load(recipe), **how))
     tuned = recipe.with_name("tuned.yaml")
     shutil.copy(recipe, tuned)
     init = f"train.init={recipe.parent / 'runs/tiny'}"
@@ -235,6 +235,6 @@ def test_a_variant_may_be_called_tune(recipe: Path) -> None:
     folder.mkdir()
     moved = Path(shutil.copy(recipe, folder / "tune.yaml"))
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}
-    happened(training.train, TrainingSettings(file=load(moved), **how))
+    record_events(training.train, TrainingSettings(file=load(moved), **how))
     names = [run.variant for run in find_runs([recipe.parent / "runs"])]
     assert names == ["tune", "two"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.exported import LENGTH, PRODUCTS, batch, build, decided, recipe, tokenizer
+from helpers.export_models import ARCHITECTURES, LENGTH, batch, build, make_decisive, recipe, tokenizer
 from helpers.peers import peer
 from helpers.trained import ROWS, make_run
 
@@ -32,7 +32,7 @@ def exported(model: Model, chosen: Recipe, folder: Path, weights: str | None = N
     return to_ctranslate2.CTranslate2Model(folder, pieces, model.limit, "cpu")
 
 
-@pytest.mark.parametrize("options", PRODUCTS + MORE, ids=str)
+@pytest.mark.parametrize("options", ARCHITECTURES + MORE, ids=str)
 def test_log_probabilities_are_equal(options: dict[str, Any], tmp_path: Path) -> None:
     chosen = recipe(**options)
     model = build(chosen)
@@ -52,7 +52,7 @@ def test_log_probabilities_are_equal(options: dict[str, Any], tmp_path: Path) ->
 def test_outputs_and_scores_are_equal(search: dict[str, Any], tmp_path: Path) -> None:
     chosen = recipe(tie="none", positions="learned")
     spec = chosen.search.model_copy(update={"max_length": LENGTH} | search)
-    model = decided(build(chosen))
+    model = make_decisive(build(chosen))
     texts = [row.source for row in ROWS] + ["", "cats  \t and dogs " * 8]
     engine = exported(model, chosen, tmp_path)
     ours, theirs = ([*translate(one, tokenizer(), texts, spec, max_source=LENGTH)] for one in (model, engine))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.exported import LENGTH, PRODUCTS, batch, build, decided, recipe, tokenizer
+from helpers.export_models import ARCHITECTURES, LENGTH, batch, build, make_decisive, recipe, tokenizer
 from helpers.peers import peer
 from helpers.trained import ROWS
 
@@ -16,7 +16,7 @@ from attnkit.search import translate
 
 peer("transformers")
 to_huggingface = pytest.importorskip("attnkit.export.to_huggingface")
-DECODERS = [options for options in PRODUCTS if options.get("shared", True)]
+DECODERS = [options for options in ARCHITECTURES if options.get("shared", True)]
 
 
 def exported(model: Model, chosen: Recipe, folder: Path) -> Any:
@@ -26,7 +26,7 @@ def exported(model: Model, chosen: Recipe, folder: Path) -> Any:
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("options", PRODUCTS, ids=str)
+@pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
 def test_encoder_decoders_have_equal_logits(options: dict[str, Any], tmp_path: Path) -> None:
     chosen = recipe(**options)
     model = build(chosen)
@@ -67,7 +67,7 @@ def test_outputs_are_equal(search: dict[str, Any], tmp_path: Path) -> None:
     chosen = recipe(tie="none", positions="learned")
     spec = chosen.search.model_copy(update={"max_length": LENGTH} | search)
     chosen = chosen.model_copy(update={"search": spec})
-    model = decided(build(chosen))
+    model = make_decisive(build(chosen))
     texts = [row.source for row in ROWS] + ["cats  \t and dogs " * 8]  # the last one is too long
     opened = exported(model, chosen, tmp_path)
     ours = [found[0][0] for found in translate(model, tokenizer(), texts, spec, max_source=LENGTH)]
@@ -77,7 +77,7 @@ def test_outputs_are_equal(search: dict[str, Any], tmp_path: Path) -> None:
 
 def test_a_prompt_is_continued(tmp_path: Path) -> None:
     chosen = recipe("decoder", tie="none", positions="learned")
-    model = decided(build(chosen))
+    model = make_decisive(build(chosen))
     prompts = ["ein hund", "zwei katzen und", "katzen"]
     found = translate(model, tokenizer(), prompts, chosen.search, max_source=LENGTH, prompts=True)
     ours = [answers[0][0] for answers in found]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.exported import LENGTH, batch, build, decided, recipe, tokenizer
+from helpers.export_models import LENGTH, batch, build, make_decisive, recipe, tokenizer
 from helpers.peers import peer
 from helpers.trained import ROWS
 
@@ -41,7 +41,7 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
     mixture = {"name": "mixture", "parts": ["synthesizer-random", "scaled-dot"]}
     places = {"encoder": "nystrom", "decoder": mixture, "cross": "additive"}
     chosen = recipe(attention=places, positions="learned", tie="none", layers=ONE)
-    model = decided(build(chosen))
+    model = make_decisive(build(chosen))
     graphs = exported(model, chosen, tmp_path)
     for rows, longest in ((1, 2), (3, 9), (2, LENGTH)):
         differ(model, graphs, *batch(chosen, rows, longest))

@@ -20,7 +20,7 @@ class Case(NamedTuple):
     detail: str = ""
 
 
-def here(*words: str) -> tuple[int, str]:
+def run_attnkit(*words: str) -> tuple[int, str]:
     """A command in this process: exit code and messages; what leaves it is a traceback."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -31,7 +31,7 @@ def here(*words: str) -> tuple[int, str]:
     return code, err.getvalue()
 
 
-def one_line(kind: str, code: int, err: str) -> Case:
+def judge(kind: str, code: int, err: str) -> Case:
     """What a command with damaged input may do: go on, or refuse it in one line."""
     errors = [line for line in err.splitlines() if line.startswith("attnkit: error: ")]
     if code == 0 or (code in (2, 65, 66, 69, 73, 78) and len(errors) == 1):
@@ -44,4 +44,4 @@ def sign_rows(path: Path) -> None:
     note = path.with_suffix(".json")
     told = json.loads(note.read_bytes()) | {"sha256": sha256_file(path)}
     note.write_text(json.dumps(told))
-    mutations._sign(note)
+    mutations.sign(note)

@@ -17,7 +17,7 @@ def lab(rgb: np.ndarray) -> np.ndarray:
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], -1)
 
 
-SIGHTS = {
+COLOUR_VISION = {
     "trichromat": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
@@ -26,10 +26,10 @@ SIGHTS = {
 """Of linear RGB: Machado, Oliveira, Fernandes 2009, severity 1."""
 
 
-def lab_seen(colours: np.ndarray, sight: str) -> np.ndarray:
+def simulated_lab(colours: np.ndarray, sight: str) -> np.ndarray:
     """CIELAB of 8-bit sRGB colours as somebody with this sight sees them."""
     rgb = colours / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(linear @ np.array(SIGHTS[sight]).T, 0, 1)
+    seen = np.clip(linear @ np.array(COLOUR_VISION[sight]).T, 0, 1)
     coded = np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055)
     return lab(np.round(coded * 255).astype(np.uint8))

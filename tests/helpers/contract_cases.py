@@ -173,17 +173,17 @@ def cases() -> Iterator[Case]:
     everything = {contract.name for contract in CONTRACTS}
     for word in mechanisms.names():
         default, *others = options(word)
-        last = [role for role in ROLES if supports_role(named(word, role, default))][-1]
+        last = [role for role in ROLES if supports_role(named_subject(word, role, default))][-1]
         for role in ROLES:
-            yield from _split(named(word, role, default), everything, everything, role != last)
+            yield from _split(named_subject(word, role, default), everything, everything, role != last)
         if "rope" in facts(word).positions:
             for role in ROLES[:2]:
-                rotary = named(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})
+                rotary = named_subject(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})
                 yield from _split(rotary, OF_ROTARY, {"steps"}, role == "encoder" or word not in TURNED)
         for chosen in others:
-            able = [role for role in ROLES if supports_role(named(word, role, chosen))]
+            able = [role for role in ROLES if supports_role(named_subject(word, role, chosen))]
             for role in ROLES:
-                subject, rare = named(word, role, chosen), role != able[-1]
+                subject, rare = named_subject(word, role, chosen), role != able[-1]
                 yield from _split(subject, breakable(word, chosen), QUICK, rare)
 
 
@@ -215,7 +215,7 @@ def breakable(word: str, chosen: dict[str, Any]) -> set[str]:
     return found
 
 
-def named(word: str, role: Role, chosen: dict[str, Any]) -> Subject:
+def named_subject(word: str, role: Role, chosen: dict[str, Any]) -> Subject:
     """A subject whose name shows its options."""
     shown = ",".join(f"{name}={value}" for name, value in chosen.items())
     return Subject.of(word, role, chosen, name=f"{word}[{shown}]-{role}")

@@ -23,7 +23,7 @@ from attnkit.data.corpus_files import SETTLED
 from attnkit.runs import Run
 from attnkit.storage.files import sha256_file
 from attnkit.train import checkpoint
-from helpers.faults import Faulty, failing
+from helpers.faults import FaultyDisk, use_disk
 from helpers.mutations import RECIPE
 from helpers.small import write_corpus
 
@@ -44,7 +44,7 @@ FILL = -1
 LEFT_OVER = "*.tmp-*"
 
 
-class FailingDisk(Faulty):
+class FailingDisk(FaultyDisk):
     """Counts operations by what they are part of; at number `at` one fails or the process ends."""
 
     def _step(self, path: Path) -> None:
@@ -79,7 +79,7 @@ class Attempt(NamedTuple):
     """What each operation of the disk was part of, where the process lived to tell."""
 
 
-class Verdict(NamedTuple):
+class Outcome(NamedTuple):
     """One fault and its consequences."""
 
     place: str
@@ -99,7 +99,7 @@ def prepare(folder: Path) -> None:
     time.sleep(2 * SETTLED / 1e9)  # so that every training hashes the files as often
 
 
-def attempt(recipe: Path, out: Path, at: int = 0, fault: int = 0) -> Attempt:
+def train(recipe: Path, out: Path, at: int = 0, fault: int = 0) -> Attempt:
     """`attnkit train` in a forked process, whose operation number `at` (from 1) fails."""
     ears, mouth = os.pipe()
     child = os.fork()
@@ -109,7 +109,7 @@ def attempt(recipe: Path, out: Path, at: int = 0, fault: int = 0) -> Attempt:
             sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
             os.environ["ATTNKIT_CACHE"] = str(out / "cache")
             words = ("train", str(recipe), "--out", str(out / "runs"), "--device", "cpu", "--quiet")
-            with failing(FailingDisk(at, fault)) as disk:
+            with use_disk(FailingDisk(at, fault)) as disk:
                 code = main(words)
             told = [sys.stderr.getvalue(), disk.__dict__["places"]]
             with os.fdopen(mouth, "w") as pipe:
@@ -122,33 +122,33 @@ def attempt(recipe: Path, out: Path, at: int = 0, fault: int = 0) -> Attempt:
     return Attempt(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), error, places)
 
 
-def result(out: Path) -> tuple[str, str, str]:
+def output_digests(out: Path) -> tuple[str, str, str]:
     """SHA-256 of weights, log and outputs."""
     run = Run.open(out / "runs/recipe/base/seed-1")
     outputs = sha256_file(run.output_path("test"))
     return sha256_file(run.path / "model.safetensors"), run.log.digest(), outputs
 
 
-def verdict(recipe: Path, out: Path, at: int, kind: str, place: str, wanted: tuple[str, str, str]) -> Verdict:
+def try_fault(recipe: Path, out: Path, at: int, kind: str, place: str, wanted: tuple[str, str, str]) -> Outcome:
     """A training with one fault, and the one that goes on afterwards."""
     faults = []
     fault = ERRORS[kind]
-    first = attempt(recipe, out, at, fault)
+    first = train(recipe, out, at, fault)
     allowed = {-signal.SIGKILL} if kind == "SIGKILL" else {0, REFUSED[fault]}
     told = [line for line in first.error.splitlines() if line.startswith("attnkit: error: ")]
     if first.code not in allowed or (first.code > 0 and len(told) != 1):
         faults.append(f"exit {first.code}: {first.error[-300:]}")
-    second = attempt(recipe, out)
+    second = train(recipe, out)
     if second.code:
         faults.append(f"the next start: exit {second.code}: {second.error[-300:]}")
-    elif result(out) != wanted:
+    elif output_digests(out) != wanted:
         faults.append("the next start ended otherwise")
     elif "damaged" in second.error:
         faults.append(f"the next start met damage: {second.error[-300:]}")
     if left := sorted(out.rglob(LEFT_OVER)):
         faults.append(f"left behind by the next start: {left}")
     shutil.rmtree(out)
-    return Verdict(place, kind, first.code, faults)
+    return Outcome(place, kind, first.code, faults)
 
 
 def fill_up() -> str:
@@ -160,20 +160,20 @@ def fill_up() -> str:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], check=True)
     prepare(folder)
     recipe, filler = folder / "recipe.yaml", folder / "filler"
-    assert attempt(recipe, folder / "whole").code == 0
-    wanted = result(folder / "whole")
+    assert train(recipe, folder / "whole").code == 0
+    wanted = output_digests(folder / "whole")
     shutil.rmtree(folder / "whole")
     small = recipe.read_text(encoding="utf-8")
 
     recipe.write_text(small.replace("width: 8", "width: 512"), encoding="utf-8")
-    refused = attempt(recipe, folder / "large")
+    refused = train(recipe, folder / "large")
     assert refused.code == 74, refused
     assert "are needed" in refused.error, refused
     shutil.rmtree(folder / "large")
 
     recipe.write_text(small, encoding="utf-8")
     out = folder / "small"
-    first = attempt(recipe, out, fault=FILL)
+    first = train(recipe, out, fault=FILL)
     run = Run.open(out / "runs/recipe/base/seed-1")
     assert first.code == 74, first
     assert "No space left on device" in first.error, first
@@ -181,8 +181,8 @@ def fill_up() -> str:
     assert steps, first
     assert checkpoint.fault_of(run.checkpoints / f"step-{steps[0]}") is None
     filler.unlink()
-    assert attempt(recipe, out).code == 0
-    assert result(out) == wanted
+    assert train(recipe, out).code == 0
+    assert output_digests(out) == wanted
     return (
         f"exit 74 in the save after step {steps[0]}, whose checkpoint stayed whole; with space "
         "again the training ended bit for bit as one without faults; a model that cannot fit: "

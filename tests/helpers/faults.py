@@ -15,7 +15,7 @@ class Killed(BaseException):
     """The simulated end of the process; nothing may catch it."""
 
 
-class Faulty(Filesystem):
+class FaultyDisk(Filesystem):
     """Counts operations and fails at number `at` (from 1).
 
     `fault` is an errno, or Killed.  A killed process does nothing more; an errno comes once, or
@@ -102,7 +102,7 @@ class Faulty(Filesystem):
 
 
 @contextmanager
-def failing(disk: Faulty) -> Iterator[Faulty]:
+def use_disk(disk: FaultyDisk) -> Iterator[FaultyDisk]:
     """Inside, all that changes the disk goes through this one."""
     before = files.DISK.__class__, files.DISK.__dict__
     files.DISK.__class__, files.DISK.__dict__ = type(disk), disk.__dict__

@@ -27,7 +27,7 @@ def similarities(name: str, q: Tensor, k: Tensor, projection: Tensor | None = No
     return pairs * (-norms).exp()
 
 
-def answer(pairs: Tensor, v: Tensor, valid: Tensor, *, causal: bool) -> Tensor:
+def attend(pairs: Tensor, v: Tensor, valid: Tensor, *, causal: bool) -> Tensor:
     """Weights from similarities, then the values; 0 where a query sees no key."""
     seen = valid[:, None, None, :]
     if causal:

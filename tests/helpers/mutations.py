@@ -24,7 +24,7 @@ from attnkit.runs import Run
 from attnkit.runs.json_files import StoredSplit
 from attnkit.storage.files import sha256_file, sha256_json
 from attnkit.train.events import SavedEvent
-from helpers.happened import happened, stop_at
+from helpers.events import record_events, stop_at
 from helpers.small import write_corpus
 
 RECIPE = """\
@@ -64,7 +64,7 @@ class Subject(NamedTuple):
     answers: Mapping[str, Any]
 
 
-def subject(folder: Path, *, finished: bool) -> Subject:
+def make_subject(folder: Path, *, finished: bool) -> Subject:
     """Train a run to its end, or leave it as a kill would after its third validation."""
     folder.mkdir(parents=True)
     write_corpus(folder)
@@ -81,7 +81,7 @@ def subject(folder: Path, *, finished: bool) -> Subject:
         file = load(str(folder / "recipe.yaml"), [])
         settings = TrainingSettings(file=file, out=folder / "runs", device="cpu")
         sixth = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 6)
-        happened(train, settings, watch=sixth)
+        record_events(train, settings, watch=sixth)
     made = Subject(folder, finished, {})
     answers = {name: command(folder / "whole") for name, command in _commands(made)}
     return made._replace(answers=answers)
@@ -139,7 +139,7 @@ def _metrics(scores: Mapping[str, StoredSplit]) -> Any:
     return {split: entry.metrics for split, entry in scores.items()}
 
 
-def outcomes(of: Subject, copy: Path, seed: int) -> tuple[str, list[Outcome]]:
+def run_damaged(of: Subject, copy: Path, seed: int) -> tuple[str, list[Outcome]]:
     """Damage a copy of the run; the kind of damage, and what each command makes of it."""
     if copy.exists():
         shutil.rmtree(copy)
@@ -192,7 +192,7 @@ def mutate(run: Path, other: Path, draw: random.Random) -> str:
     kind = draw.choice(sorted(kinds))
     kinds[kind](path, other / path.relative_to(run), draw)
     if kind in ("NaN", "shape", "missing tensor", "extra tensor") and draw.random() < 0.7:
-        _sign(path)
+        sign(path)
         kind += ", signed"
     return f"{path.relative_to(run).as_posix()}: {kind}"
 
@@ -267,7 +267,7 @@ def _wrong_type(path: Path, _: Path, draw: random.Random, others: Sequence[Any] 
 
 def _signed_type(path: Path, other: Path, draw: random.Random) -> None:
     _wrong_type(path, other, draw, NEVER_RIGHT)
-    _sign(path)
+    sign(path)
 
 
 def _extra_key(path: Path, *_: Any) -> None:
@@ -275,7 +275,7 @@ def _extra_key(path: Path, *_: Any) -> None:
     path.write_text(json.dumps(value | {"extra": [1, {"a": None}]}), encoding="utf-8")
 
 
-def _sign(path: Path) -> None:
+def sign(path: Path) -> None:
     """Make the manifest that covers a file agree with it, as a bug of attnkit would."""
     if path.name == "manifest.json":
         value = json.loads(path.read_bytes())
@@ -293,7 +293,7 @@ def _sign(path: Path) -> None:
             size = {"size": path.stat().st_size, "sha256": digest}
             value["files"][name] = size if isinstance(old, dict) else digest
             manifest.write_text(json.dumps(value), encoding="utf-8")
-            _sign(manifest)
+            sign(manifest)
             return
 
 

@@ -49,7 +49,7 @@ ssize_t sendto(int fd, const void *b, size_t n, int f, const struct sockaddr *to
 """
 
 
-def guarded(folder: Path) -> Mapping[str, str]:
+def guarded_environment(folder: Path) -> Mapping[str, str]:
     """Environment variables for programs whose look-ups and connections are noted and refused.
 
     Home and caches lie in the folder, too.  Skips where there is no C compiler.
@@ -65,7 +65,7 @@ def guarded(folder: Path) -> Mapping[str, str]:
     return kept | home | guard
 
 
-def seen(folder: Path) -> list[str]:
+def network_calls(folder: Path) -> list[str]:
     """What the guard noted, a line each."""
     path = folder / "seen"
     return path.read_text().splitlines() if path.exists() else []

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from attnkit.analysis.maps import Capture, Token
-from helpers.sentences import made, softmax, translation
+from helpers.sentences import random_maps, softmax, translation
 
-HOSTILE = (
+HOSTILE_TEXTS = (
     "</script><script>alert(1)</script>",
     '"onmouseover="alert(1)',
     "<!--<script>",
@@ -49,7 +49,7 @@ class Document(HTMLParser):
         return found
 
 
-def long(layers: int, heads: int, length: int) -> Capture:
+def long_capture(layers: int, heads: int, length: int) -> Capture:
     """Maps between `length` tokens, from sharp to flat."""
     random = np.random.default_rng(3)
     axis = tuple(Token(f"\u2581t{i}", i, i) for i in range(length))
@@ -58,6 +58,6 @@ def long(layers: int, heads: int, length: int) -> Capture:
     scores -= apart.astype(np.float32) / 4
     scores *= np.linspace(0.2, 3, heads, dtype=np.float32)[:, None, None]
     layered = np.linspace(1, 1.5, layers, dtype=np.float32)[:, None, None, None] * scores
-    maps = made("encoder", axis[:1], axis[:1], layers=layers, heads=heads)
+    maps = random_maps("encoder", axis[:1], axis[:1], layers=layers, heads=heads)
     whole = replace(maps, weights=softmax(layered), queries=axis, keys=axis)
     return replace(translation(), maps={"encoder": whole})

@@ -21,7 +21,7 @@ def peer(module: str) -> ModuleType:
         return found
 
 
-def ours(word: str, heads: int = HEADS, bias: bool = False, **options: object) -> MultiHead:
+def our_layer(word: str, heads: int = HEADS, bias: bool = False, **options: object) -> MultiHead:
     """A layer for 64 tokens in float64, in evaluation, the same one at every call."""
     torch.manual_seed(7)
     made = MultiHead.build(word, WIDTH, heads, 64, biases=bias, **options)
@@ -47,12 +47,12 @@ def tokens(rows: int, length: int) -> Tensor:
     return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
 
 
-def everything(rows: int, length: int) -> Tensor:
+def no_padding(rows: int, length: int) -> Tensor:
     """No padding."""
     return torch.ones(rows, length, dtype=torch.bool)
 
 
-def heads(x: Tensor, linear: nn.Linear | None) -> Tensor:
+def project_heads(x: Tensor, linear: nn.Linear | None) -> Tensor:
     """What a projection gives each head: [B, H, T, D]."""
     assert linear is not None
     return linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)

@@ -15,7 +15,7 @@ from attnkit.recipe.schema import SearchConfig
 FORBIDDEN = (PAD, UNK, BOS)
 
 
-class Toy(Model):
+class ToyModel(Model):
     """h' = tanh(A h + token + source): every part of the state matters to all that follows."""
 
     shape = "encoder-decoder"
@@ -55,7 +55,7 @@ class Toy(Model):
         return self.advance(ids, self.start(source))[0]
 
 
-class Fixed(Model):
+class FixedLogits(Model):
     """The same logits at every step, whatever was read."""
 
     shape = "encoder-decoder"
@@ -77,7 +77,7 @@ class Fixed(Model):
         return torch.ones(*ids.shape, 1)
 
 
-def sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor:
+def random_sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor:
     """Random source rows of different lengths that end with EOS, padded on the right."""
     random = np.random.default_rng(seed)
     padded = torch.full((rows, longest + 1), PAD)
@@ -87,7 +87,7 @@ def sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor
     return padded
 
 
-def clocks(seed: int, lines: Sequence[int], draws: int, length: int, size: int) -> np.ndarray:
+def waiting_times(seed: int, lines: Sequence[int], draws: int, length: int, size: int) -> np.ndarray:
     """The waiting times of sampling [lines, draws, length, size]."""
     generators = [
         [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)] for line in lines
@@ -100,7 +100,7 @@ def clocks(seed: int, lines: Sequence[int], draws: int, length: int, size: int) 
     )
 
 
-def follow(model: Model, source: Tensor, prefix: list[int]) -> list[float]:
+def next_logprobs(model: Model, source: Tensor, prefix: list[int]) -> list[float]:
     """Log-probabilities after a prefix, by reading all of it again."""
     with torch.no_grad():
         logits = model(source[None], torch.tensor([[BOS, *prefix]]))[0, -1]
@@ -154,7 +154,7 @@ def plain_beam(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[l
         candidates = [
             (logprob + value, [*prefix, token])
             for logprob, prefix in live
-            for token, value in allowed(follow(model, source, prefix), prefix, spec).items()
+            for token, value in allowed(next_logprobs(model, source, prefix), prefix, spec).items()
         ]
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * spec.beam]
         ended = [c for c in candidates[: spec.beam] if c[1][-1] == EOS]
@@ -176,7 +176,7 @@ def plain_sample(
     ids: list[int] = []
     total = 0.0
     for times in clocks[: spec.max_length]:
-        scores = follow(model, source, ids)
+        scores = next_logprobs(model, source, ids)
         kept = allowed(scores, ids, spec)
         best = max(kept.values())
         weights = {t: math.exp((v - best) / spec.temperature) for t, v in kept.items()}

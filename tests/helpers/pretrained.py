@@ -23,7 +23,7 @@ WIDTH, LAYERS, HEADS = 32, 3, 4
 
 
 @cache
-def trained(kind: str) -> Tokenizer:
+def train_tokenizer(kind: str) -> Tokenizer:
     """A tokenizer of the tokenizers library: byte-level, metaspace, wordpiece or suffix."""
     common: dict[str, Any] = {"vocab_size": 320, "special_tokens": SPECIAL, "show_progress": False}
     if kind == "byte-level":
@@ -53,7 +53,7 @@ def trained(kind: str) -> Tokenizer:
 
 def tokenizer(kind: str = "byte-level", template: str = "$A") -> Any:
     """As transformers has it; `template` says where special tokens go, such as <s> $A </s>."""
-    made = Tokenizer.from_str(trained(kind).to_str())
+    made = Tokenizer.from_str(train_tokenizer(kind).to_str())
     if template != "$A":
         special = [(name, made.token_to_id(name)) for name in ("<s>", "</s>")]
         made.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=special)
@@ -135,7 +135,7 @@ SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def network(name: str, **changed: Any) -> Any:
+def random_model(name: str, **changed: Any) -> Any:
     """A model with random weights."""
     prefix, suffix, settings = SETTINGS[name]
     config = getattr(transformers, f"{prefix}Config")(**{"vocab_size": SIZE, **IDS, **settings, **changed})
@@ -147,9 +147,9 @@ def network(name: str, **changed: Any) -> Any:
     return made
 
 
-def saved(folder: Path, name: str, kind: str = "byte-level", template: str = "$A") -> Path:
+def save_pretrained(folder: Path, name: str, kind: str = "byte-level", template: str = "$A") -> Path:
     """A directory of a model and a tokenizer."""
     with quiet():
-        network(name).save_pretrained(folder)
+        random_model(name).save_pretrained(folder)
         tokenizer(kind, template).save_pretrained(folder)
     return folder

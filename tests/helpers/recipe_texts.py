@@ -25,7 +25,7 @@ def read(text: str | bytes, *overrides: str) -> RecipeFile:
     return load(write(text), overrides)
 
 
-def complaint(text: str | bytes, *overrides: str, kind: type[AttnkitError] | None = None) -> str:
+def error_message(text: str | bytes, *overrides: str, kind: type[AttnkitError] | None = None) -> str:
     """The message with which a recipe is refused."""
     with pytest.raises(AttnkitError) as caught:
         read(text, *overrides)
@@ -33,7 +33,7 @@ def complaint(text: str | bytes, *overrides: str, kind: type[AttnkitError] | Non
     return str(caught.value)
 
 
-def said(table: str) -> list[tuple[str, str]]:
+def parse_messages(table: str) -> list[tuple[str, str]]:
     """Texts and, indented below each, what is said of it; both may have several lines."""
     found = re.findall(r"((?:^\S.*\n)+)((?:^  .*\n)+)", table, re.MULTILINE)
     return [(text, " ".join(message.split())) for text, message in found]

@@ -15,10 +15,10 @@ SYSTEM, COST = ({one.name for one in fields(kind)} for kind in (System, Training
 def score_row(variant: str, scores: Mapping[str, Score] | None = None, **more: Any) -> ScoreRow:
     """A row of recipe r and seed 1 on test; any field of a row, a system, or `train_` of a cost."""
     row = ScoreRow(System("r", variant, 1), "test", scores or {}, 1000, "same", name=variant)
-    return changed(row, **more)
+    return with_values(row, **more)
 
 
-def changed(row: ScoreRow, **more: Any) -> ScoreRow:
+def with_values(row: ScoreRow, **more: Any) -> ScoreRow:
     """The same with other values of fields, those of its system and costs among them."""
     cost = {
         name[6:]: more.pop(name)
@@ -41,12 +41,14 @@ def fixed_difference(value: float, p: float, corrected: float, **more: Any) -> D
     return replace(plain, **more)
 
 
-def against(baseline: ScoreRow, row: ScoreRow, metric: str, tested: Difference | None, *why: str) -> SystemDifference:
+def system_difference(
+    baseline: ScoreRow, row: ScoreRow, metric: str, tested: Difference | None, *why: str
+) -> SystemDifference:
     """A row against its baseline."""
     value = tested.value if tested else None
     return SystemDifference(row, baseline, metric, value, tested, why, (2, 2), 1000)
 
 
-def compared(*rows: ScoreRow, **more: Any) -> Comparison:
+def compare_rows(*rows: ScoreRow, **more: Any) -> Comparison:
     """Rows side by side."""
     return Comparison(rows, **more)

@@ -14,7 +14,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 COLOURS = ("truecolor", "256", "standard", None)
 WIDTHS = st.sampled_from((20, 40, 80, 200)) | st.integers(8, 120)
-PIECES = st.text(max_size=14) | st.sampled_from(
+TEXTS = st.text(max_size=14) | st.sampled_from(
     (
         "",
         "\x1b[31m",
@@ -35,7 +35,7 @@ PIECES = st.text(max_size=14) | st.sampled_from(
 )
 
 
-def drawn(thing: RenderableType, width: int, colour: str | None = None) -> str:
+def render(thing: RenderableType, width: int, colour: str | None = None) -> str:
     """What a console of this width writes."""
     out = io.StringIO()
     Console(
@@ -52,9 +52,9 @@ def drawn(thing: RenderableType, width: int, colour: str | None = None) -> str:
     return out.getvalue()
 
 
-def fitting(thing: RenderableType, width: int, colour: str | None = None) -> str:
+def render_checked(thing: RenderableType, width: int, colour: str | None = None) -> str:
     """The same without styles, no wider than the screen, and without any other command to it."""
-    found = STYLE.sub("", drawn(thing, width, colour))
+    found = STYLE.sub("", render(thing, width, colour))
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width
     return found
@@ -64,7 +64,7 @@ def tokens(text: str) -> tuple[Token, ...]:
     return tuple(Token(piece, at, at) for at, piece in enumerate(text.split()))
 
 
-def made(queries: str, keys: str, layers: int = 2, heads: int = 4, word: str = "scaled-dot") -> AttentionMaps:
+def cross_maps(queries: str, keys: str, layers: int = 2, heads: int = 4, word: str = "scaled-dot") -> AttentionMaps:
     """Cross attention in which head h of layer l looks at the key l + h + t after query t alone."""
     axes = tokens(queries), tokens(keys)
     weights = np.zeros((layers, heads, len(axes[0]), len(axes[1])), np.float32)

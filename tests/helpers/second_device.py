@@ -19,14 +19,14 @@ INDEXING = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index
 """Indices may be on the CPU."""
 
 
-class Elsewhere(Tensor):
+class SecondDeviceTensor(Tensor):
     """A tensor on the second device."""
 
     inner: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> "Elsewhere":
+    def __new__(cls, inner: Tensor) -> "SecondDeviceTensor":
         made = Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
@@ -86,7 +86,7 @@ def second_device() -> Iterator[torch.device]:
 def _on_cpu(x: Any) -> Any:
     if isinstance(x, torch.device):
         return torch.device("cpu")
-    return x.inner if isinstance(x, Elsewhere) else x
+    return x.inner if isinstance(x, SecondDeviceTensor) else x
 
 
 def _leaves(values: Any) -> list[Any]:
@@ -107,13 +107,13 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """An operation, on the CPU, for tensors of one device."""
     leaves = _leaves((*args, *kwargs.values()))
     tensors = [x for x in leaves if isinstance(x, Tensor)]
-    there = [isinstance(x, Elsewhere) for x in tensors]
+    there = [isinstance(x, SecondDeviceTensor) for x in tensors]
     devices = [x for x in leaves if isinstance(x, torch.device)]
     on_second = devices[0] == DEVICE if devices else any(there)
-    assert all(x.device != DEVICE or isinstance(x, Elsewhere) for x in tensors), func
+    assert all(x.device != DEVICE or isinstance(x, SecondDeviceTensor) for x in tensors), func
     packet = func.overloadpacket
     mixable = packet in COPIES or (packet in INDEXING and there[0])
-    if not mixable and any(there) and any(x.dim() and not isinstance(x, Elsewhere) for x in tensors):
+    if not mixable and any(there) and any(x.dim() and not isinstance(x, SecondDeviceTensor) for x in tensors):
         raise RuntimeError(f"{func}: tensors on two devices")
     if func is torch.ops.aten.copy_.default:
         on_second = there[0]
@@ -122,6 +122,6 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if not on_second:
         return found
     with torch.inference_mode(False):  # else a view of a weight could not be counted
-        found = _mapped(lambda x: Elsewhere(x) if isinstance(x, Tensor) else x, found)
+        found = _mapped(lambda x: SecondDeviceTensor(x) if isinstance(x, Tensor) else x, found)
     moved = func.overloadpacket in COPIES and func is not torch.ops.aten.copy_.default
     return found if moved else return_and_correct_aliasing(func, args, kwargs, found)

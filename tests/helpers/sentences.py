@@ -31,7 +31,7 @@ def softmax(scores: Float[NDArray[np.float64], "... T S"]) -> Float[NDArray[np.f
     return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
 
 
-def made(
+def random_maps(
     kind: Kind,
     queries: Sequence[Token],
     keys: Sequence[Token],
@@ -68,7 +68,7 @@ def translation(model: str = "toy/vanilla/seed-1", *, seed: int = 1, **options: 
         how="beam 5",
         model=model,
         maps={
-            kind: made(kind, *axes, seed=seed + place, **options)  # type: ignore[arg-type]
+            kind: random_maps(kind, *axes, seed=seed + place, **options)  # type: ignore[arg-type]
             for place, (kind, axes) in enumerate(pairs.items())
         },
         facts={"weights": "3f" * 32, "recipe": "a1" * 32},

@@ -16,7 +16,7 @@ from attnkit.runs import Run
 from attnkit.train.events import Emit, Event
 from attnkit.train.fit import TrainingJob, fit
 from attnkit.train.signals import StopSignals
-from helpers.happened import happened
+from helpers.events import record_events
 
 WORDS = ["red", "blue", "dog", "cat", "two", "ten", "sees", "runs", "old", "new"]
 
@@ -92,7 +92,7 @@ def job(folder: Path, recipe: Recipe, stop: StopAt | None = None, **more: Any) -
     return TrainingJob(**values | more)
 
 
-def run_through(
+def run_training(
     made: TrainingJob, train: Callable[[TrainingJob], object] = fit, watch: Callable[[Event], object] = lambda _: None
 ) -> list[Event]:
     """All events of a training; see `happened`."""
@@ -100,7 +100,7 @@ def run_through(
     def run(emit: Emit) -> None:
         train(replace(made, emit=emit))
 
-    return happened(run, watch=watch)
+    return record_events(run, watch=watch)
 
 
 def digests(folder: Path) -> Iterator[str]:

@@ -50,7 +50,7 @@ def reader(shape: str = "decoder", variant: str = "rope") -> ContextReader:
     return EncoderDecoderReader(model(shape, variant), tokenizer(), "toy", 120)
 
 
-def alone(chosen: ContextReader, row: PromptRow, output: Sequence[int]) -> Tensor:
+def unmerged_logits(chosen: ContextReader, row: PromptRow, output: Sequence[int]) -> Tensor:
     """Logits [V] after a row and some output, from one pass over that row by itself."""
     inner = chosen.model  # type: ignore[attr-defined]
     with torch.no_grad():

@@ -18,12 +18,12 @@ CONTEXTS = (
 )
 
 
-SAID = (("Paris", 2, 0.2), (" lies", 2, 0.8), (" on", 0, 0.1), (" the", 0, 0.0), (" Seine", 2, 0.4))
+ANSWER = (("Paris", 2, 0.2), (" lies", 2, 0.8), (" on", 0, 0.1), (" the", 0, 0.0), (" Seine", 2, 0.4))
 
 
-def made(pool: str = "entropy") -> Trace:
+def make_trace(pool: str = "entropy") -> Trace:
     tokens = []
-    for text, chosen, entropy in SAID:
+    for text, chosen, entropy in ANSWER:
         entropies = tuple(entropy if at == chosen else 0.6 + at / 2 for at in range(3))
         speaker = chosen if pool == "entropy" else None
         tokens.append(TracedToken(text, speaker, entropies))

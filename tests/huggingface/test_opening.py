@@ -40,7 +40,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def give(name: str) -> Path:
         if name not in made:
-            made[name] = pretrained.saved(tmp_path_factory.mktemp(name), name)
+            made[name] = pretrained.save_pretrained(tmp_path_factory.mktemp(name), name)
         return made[name]
 
     return give
@@ -89,7 +89,7 @@ def test_a_directory_is_opened_as_what_it_is(
     assert model.model.dtype is torch.float32
     assert calls == []
     read = model.tokenizer("The animal", return_tensors="pt")["input_ids"]
-    own = pretrained.network(name)
+    own = pretrained.random_model(name)
     inputs = {"input_ids": read}
     if shape == "encoder-decoder":
         inputs["decoder_input_ids"] = read

@@ -11,7 +11,7 @@ from torch import Tensor
 pytest.importorskip("transformers")
 
 import transformers
-from helpers.pretrained import SIZE, network, tokenizer
+from helpers.pretrained import SIZE, random_model, tokenizer
 
 from attnkit import mechanisms
 from attnkit.errors import DataError, UsageError
@@ -46,7 +46,7 @@ def ids(rows: int = 2, length: int = 9, seed: int = 1) -> Tensor:
 
 def converted(word: str, family: str = "llama", **options: Any) -> Any:
     torch.manual_seed(3)
-    model = copy.deepcopy(network(family)).double()
+    model = copy.deepcopy(random_model(family)).double()
     surgery.install(model, word, PARTS.get(word, {}) | options, LENGTH)
     return model.eval()
 
@@ -59,7 +59,7 @@ def logits(model: Any, read: Tensor, **given: Any) -> Tensor:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_softmax_attention_in_its_own_place_changes_nothing(family: str) -> None:
-    model, own = converted("scaled-dot", family), network(family).double().eval()
+    model, own = converted("scaled-dot", family), random_model(family).double().eval()
     read = ids()
     torch.testing.assert_close(logits(model, read), logits(own, read))
     valid = torch.ones_like(read)
@@ -143,13 +143,13 @@ def test_models_whose_attention_cannot_be_replaced_are_refused(
     family: str, changed: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(UsageError, match=text):
-        surgery.install(network(family, **changed), "linear", {}, LENGTH)
+        surgery.install(random_model(family, **changed), "linear", {}, LENGTH)
 
 
 def saved(folder: Path, word: str, **options: Any) -> Any:
     """A converted model of float32 in a folder."""
     torch.manual_seed(3)
-    model = copy.deepcopy(network("llama"))
+    model = copy.deepcopy(random_model("llama"))
     surgery.install(model, word, options, LENGTH)
     facts = {"attention": word, "options": options, "length": LENGTH}
     surgery.save(model, tokenizer(), folder, facts)
@@ -200,7 +200,7 @@ def test_a_saved_model_opens_in_another_number_type(word: str, dtype: str, tmp_p
 
 
 def test_mechanisms_beside_weights_of_few_bits_are_of_the_type_of_the_model() -> None:
-    model = copy.deepcopy(network("llama"))
+    model = copy.deepcopy(random_model("llama"))
     for layer in model.model.layers:
         layer.self_attn.register_parameter(
             "bits", torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False)
@@ -217,7 +217,7 @@ def test_a_saved_model_shows_the_maps_of_its_mechanism(tmp_path: Path) -> None:
         maps = opened.model(input_ids=ids(), output_attentions=True).attentions
     assert [tuple(one.shape) for one in maps] == [(2, 4, 9, 9)] * 3
     torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 4, 9))
-    own = network("llama")
+    own = random_model("llama")
     own.set_attn_implementation("eager")
     with torch.no_grad():
         theirs = own(input_ids=ids(), output_attentions=True).attentions

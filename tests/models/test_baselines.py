@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.map_recording import record_maps, stack_weights
 from helpers.model_types import BASELINES, MODEL_TYPES
-from helpers.recorded import recorded, stacked
 from torch import Tensor
 
 from attnkit import mechanisms
@@ -188,10 +188,10 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(model: Model) -> Non
 
 def test_maps_are_distributions_over_the_tokens_of_the_source(model: Model) -> None:
     source, target = padded(), ids(3, 6, 1)
-    with recorded(model, kinds=["cross"]) as found:
+    with record_maps(model, kinds=["cross"]) as found:
         before = model(source, target)
     torch.testing.assert_close(before, model(source, target))
-    maps = stacked(found["cross"])  # [L, B, H, T, S]
+    maps = stack_weights(found["cross"])  # [L, B, H, T, S]
     assert len(maps) == len(attention_layers(model)["cross"])
     torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1], dtype=maps.dtype))
     assert not maps[:, source[:, None, None, :].expand(maps.shape[1:]) == 0].any()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from helpers.toy_readers import alone, model, reader
+from helpers.toy_readers import model, reader, unmerged_logits
 from torch import Tensor
 
 from attnkit.attention.mask import Mask
@@ -48,7 +48,7 @@ def check(reply: Reply, scores: Sequence[Tensor]) -> None:
 def told(chosen: ContextReader, row: PromptRow, reply: Reply) -> list[Tensor]:
     """Log-probabilities behind a row, before each token of the reply."""
     ids = outputs(reply)
-    return [alone(chosen, row, ids[:t]).log_softmax(-1) for t in range(len(ids))]
+    return [unmerged_logits(chosen, row, ids[:t]).log_softmax(-1) for t in range(len(ids))]
 
 
 def windowed(chosen: ContextReader, contexts: Sequence[str], prompt: str, ids: Sequence[int]) -> Tensor:
@@ -233,12 +233,13 @@ def test_the_source_is_named_from_question_and_answer(pool: str, shape: str) -> 
     (reply,) = ask(chosen, pool, [contexts], [prompt], GREEDY)
     rows, ids = [chosen.row(text, prompt) for text in contexts], reply.hypotheses[0].ids
     tokens = [
-        [float(alone(chosen, row, ids[:t]).log_softmax(-1)[token]) for row in rows] for t, token in enumerate(ids)
+        [float(unmerged_logits(chosen, row, ids[:t]).log_softmax(-1)[token]) for row in rows]
+        for t, token in enumerate(ids)
     ]
     asked = []
     for row in rows if shape == "decoder" else ():
         heads = [row._replace(tail=row.tail[:t]) for t in range(1, len(row.tail))]
-        each = [alone(chosen, head, []).log_softmax(-1) for head in heads]
+        each = [unmerged_logits(chosen, head, []).log_softmax(-1) for head in heads]
         asked.append(sum(float(e[token]) for e, token in zip(each, row.tail[1:], strict=True)))
     wanted = named_source(len(contexts), tokens, asked)
     assert reply.source is not None

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.toy_readers import alone, reader
+from helpers.toy_readers import reader, unmerged_logits
 
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import METHODS, ask
@@ -21,7 +21,7 @@ def plain(kind: str, row: object, choice: str) -> float:
     """A label's log-probability behind a row, a whole pass for each of its tokens."""
     made = reader(kind)
     ids = made.encode(choice)
-    every = [alone(made, row, ids[:t]).log_softmax(-1)[ids[t]] for t in range(len(ids))]
+    every = [unmerged_logits(made, row, ids[:t]).log_softmax(-1)[ids[t]] for t in range(len(ids))]
     return float(sum(every))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 pytest.importorskip("transformers")
 
 from helpers import pretrained
-from helpers.pretrained import network, tokenizer
+from helpers.pretrained import random_model, tokenizer
 
 from attnkit.errors import UsageError
 from attnkit.huggingface import Pretrained
@@ -29,7 +29,7 @@ TEXTS = ("A small river runs behind the old mill.", "", "Nobody fishes.", "Nobod
 @cache
 def reader(name: str) -> HuggingFaceEncoderDecoder:
     made = tokenizer("byte-level", "$A </s>")
-    model = network(name).double()
+    model = random_model(name).double()
     return HuggingFaceEncoderDecoder(Pretrained(name, "encoder-decoder", model, made, torch.device("cpu"), 64, Path()))
 
 
@@ -81,7 +81,7 @@ def test_beams_of_several_prompts_score_as_their_outputs_do_alone(name: str) -> 
 
 
 def test_an_output_that_generation_begins_with_a_language_begins_so() -> None:
-    model = network("bart")
+    model = random_model("bart")
     model.generation_config.forced_bos_token_id = 7
     opened = Pretrained("x", "encoder-decoder", model, tokenizer(), torch.device("cpu"), 64, Path())
     chosen = HuggingFaceEncoderDecoder(opened)
@@ -101,9 +101,9 @@ def test_sources_that_are_too_long_empty_or_of_no_decoder_are_refused(tmp_path: 
         answers(chosen, [[chosen.row("river", " ")]], None, spec)
     with pytest.raises(UsageError, match="output of 64 tokens does not fit"):
         answers(chosen, [[chosen.row("river", "Who?")]], None, SearchConfig(max_length=64))
-    pretrained.saved(tmp_path / "bart", "bart")
+    pretrained.save_pretrained(tmp_path / "bart", "bart")
     opened = open_model(tmp_path / "bart", device="cpu")
     assert isinstance(opened, HuggingFaceEncoderDecoder)
-    encoder = Pretrained("bert", "encoder", network("bert"), tokenizer(), torch.device("cpu"), 64, Path())
+    encoder = Pretrained("bert", "encoder", random_model("bert"), tokenizer(), torch.device("cpu"), 64, Path())
     with pytest.raises(UsageError, match="shape encoder cannot generate text"):
         HuggingFaceReader(encoder)

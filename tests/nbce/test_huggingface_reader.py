@@ -14,7 +14,7 @@ from torch import Tensor
 pytest.importorskip("transformers")
 
 from helpers import pretrained
-from helpers.pretrained import SIZE, network, tokenizer
+from helpers.pretrained import SIZE, random_model, tokenizer
 
 from attnkit.errors import AttnkitError, MissingInputError, UsageError
 from attnkit.huggingface import Pretrained
@@ -36,7 +36,7 @@ CHAT = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endf
 
 
 def opened(name: str) -> Pretrained:
-    model = network(name) if name in SINGLE else network(name).double()
+    model = random_model(name) if name in SINGLE else random_model(name).double()
     return Pretrained(name, "decoder", model, tokenizer(), torch.device("cpu"), 64, Path())
 
 
@@ -306,7 +306,7 @@ def test_special_tokens_that_a_context_spells_are_text(chat: bool) -> None:
 def test_a_folder_is_opened_and_a_mistyped_one_is_not_sought_on_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretrained.saved(tmp_path / "models" / "llama", "llama")
+    pretrained.save_pretrained(tmp_path / "models" / "llama", "llama")
     monkeypatch.chdir(tmp_path)
     chosen = open_model("models/llama", device="cpu")
     row = [chosen.row(text, "The animal") for text in ("", "A small river runs.")]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.model_types import BASELINES
-from helpers.toy_readers import SIZE, VARIANTS, alone, model, reader, tokenizer
+from helpers.toy_readers import SIZE, VARIANTS, model, reader, tokenizer, unmerged_logits
 from torch import Tensor
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
@@ -60,7 +60,7 @@ def plain_greedy(
     spoke: list[int | None] = []
     last = None
     for _ in range(steps):
-        logits = torch.stack([alone(chosen, row, output) for row in rows])
+        logits = torch.stack([unmerged_logits(chosen, row, output) for row in rows])
         scores, last = merge(logits, pool, previous=last)  # type: ignore[arg-type]
         spoke.append(last)
         scores[[PAD, UNK, BOS]] = -torch.inf  # no search writes these
@@ -104,11 +104,11 @@ def test_a_token_that_needs_no_context_is_told(shape: str, pool: str, method: st
         (best,) = found.hypotheses
         for t, (step, token) in enumerate(zip(found.steps, (*best.ids, EOS), strict=False)):
             read = [rows[0]] if step.chosen is None else [rows[0], rows[step.chosen + 1]]
-            tops = {int(alone(chosen, row, best.ids[:t]).argmax()) for row in read}
+            tops = {int(unmerged_logits(chosen, row, best.ids[:t]).argmax()) for row in read}
             assert step.agreed == (tops == {token})
             told.append(step.agreed)
             if step.logprobs:  # sampling may find a token beyond those that are kept
-                each = [alone(chosen, row, best.ids[:t]).log_softmax(-1) for row in rows[1:]]
+                each = [unmerged_logits(chosen, row, best.ids[:t]).log_softmax(-1) for row in rows[1:]]
                 wanted = [float(row[token]) for row in each]
                 assert step.logprobs == pytest.approx(wanted, abs=1e-6)
     assert len(set(told)) == 2
@@ -123,14 +123,14 @@ def test_prompts_are_scored_as_they_are_read(same: bool) -> None:
     state, scores = chosen.begin_scored(rows)
     for row, score in zip(rows, scores.tolist(), strict=True):
         each = [
-            float(alone(chosen, row._replace(tail=row.tail[:t]), []).log_softmax(-1)[row.tail[t]])
+            float(unmerged_logits(chosen, row._replace(tail=row.tail[:t]), []).log_softmax(-1)[row.tail[t]])
             for t in range(1, len(row.tail))
         ]
         assert score == pytest.approx(sum(each), abs=1e-4)
     last = torch.tensor([[row.tail[-1]] for row in rows])
     stepped, _ = chosen.step(last, state)
     for logits, row in zip(stepped, rows, strict=True):
-        torch.testing.assert_close(logits, alone(chosen, row, []))
+        torch.testing.assert_close(logits, unmerged_logits(chosen, row, []))
 
 
 def test_contexts_that_are_kept_answer_as_if_read_again() -> None:
@@ -159,7 +159,7 @@ def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> No
     for hypothesis in found[4].hypotheses:
         total = 0.0
         for t, token in enumerate((*hypothesis.ids, *[EOS] * hypothesis.complete)):
-            logits = torch.stack([alone(chosen, row, hypothesis.ids[:t]) for row in rows])
+            logits = torch.stack([unmerged_logits(chosen, row, hypothesis.ids[:t]) for row in rows])
             scores, _ = merge(logits, eta=0)
             total += float(scores[token])
         assert hypothesis.logprob == pytest.approx(total, abs=1e-6)

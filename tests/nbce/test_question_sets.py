@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from helpers.questioned import make_run
+from helpers.question_runs import make_run
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.kernel_reference import answer, similarities
+from helpers.kernel_reference import attend, similarities
 from torch import Tensor
 
 from attnkit.attention import Kernel, Mask
@@ -63,7 +63,7 @@ def test_answers_and_gradients_are_those_of_the_formula(
         given = inputs(length)
         y = made(*given, Mask.of(valid, length, causal=causal)).y
         q, k, v = given
-        wanted = answer(similarities(name, q, k, projection), v, valid, causal=causal)
+        wanted = attend(similarities(name, q, k, projection), v, valid, causal=causal)
         real = valid[:, None, :, None]
         assert_equal(
             [y * real, *torch.autograd.grad((y * real).square().sum(), given)],
@@ -98,7 +98,7 @@ def test_rising_exponents_neither_overflow_nor_vanish(
     q, k, v = (x.detach() for x in inputs(length))
     k = k + torch.linspace(-scale, scale, length, dtype=torch.float64)[:, None]
     mask = Mask.packed(length, k.device, causal=True)
-    wanted = answer(similarities("exp", q, k), v, torch.ones(3, length, dtype=torch.bool), causal=True)
+    wanted = attend(similarities("exp", q, k), v, torch.ones(3, length, dtype=torch.bool), causal=True)
     torch.testing.assert_close(made(q, k, v, mask).y, wanted, rtol=1e-9, atol=1e-9)
     single = made.float()(q.float(), k.float(), v.float(), mask).y
     # |k| of 400 has an ulp of 3e-5, and the weights are exponentials of it

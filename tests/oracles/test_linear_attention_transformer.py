@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.peers import everything, heads, ours, peer, tokens
+from helpers.peers import no_padding, our_layer, peer, project_heads, tokens
 from torch import Tensor
 
 from attnkit.attention import Mask
@@ -13,13 +13,13 @@ MODULE = "linear_attention_transformer.linear_attention_transformer"
 
 def parts(layer: MultiHead, x: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values of each head; copies, since theirs writes into them."""
-    return tuple(heads(x, linear).clone() for linear in (layer.q, layer.k, layer.v))
+    return tuple(project_heads(x, linear).clone() for linear in (layer.q, layer.k, layer.v))
 
 
 @pytest.mark.parametrize("length", [12, 9])
 def test_efficient_attention_is_equal_but_for_their_scale(length: int) -> None:
     """They multiply softmaxed queries by D^(-1/2) as well, so their rows sum to that and not 1."""
-    layer, x = ours("efficient"), tokens(2, 12)
+    layer, x = our_layer("efficient"), tokens(2, 12)
     valid = torch.arange(12) < torch.tensor([[12], [length]])
     q, k, v = parts(layer, x)
     y = layer.mechanism(q, k, v, Mask.of(valid, 12, causal=False)).y
@@ -28,8 +28,8 @@ def test_efficient_attention_is_equal_but_for_their_scale(length: int) -> None:
 
 
 def test_the_causal_stand_in_is_equal_where_theirs_sees_every_key() -> None:
-    layer = ours("linear", feature_map="softmax")
+    layer = our_layer("linear", feature_map="softmax")
     q, k, v = parts(layer, tokens(2, 64))
-    y = layer.mechanism(q, k, v, Mask.of(everything(2, 64), 64, causal=True)).y
+    y = layer.mechanism(q, k, v, Mask.of(no_padding(2, 64), 64, causal=True)).y
     causal = peer(MODULE).causal_linear_attn
     torch.testing.assert_close(causal(q, k, v, bucket_size=1), y)

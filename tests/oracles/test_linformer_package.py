@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from helpers.peers import HEADS, WIDTH, everything, ours, peer, share, tokens
+from helpers.peers import HEADS, WIDTH, no_padding, our_layer, peer, share, tokens
 
 from attnkit.attention import Mask
 from attnkit.layers import MultiHead
@@ -25,6 +25,6 @@ def theirs(layer: MultiHead) -> Any:
 
 
 def test_answers_are_equal_where_heads_share_a_projection() -> None:
-    layer, x = ours("linformer", rank=RANK), tokens(2, 30)
+    layer, x = our_layer("linformer", rank=RANK), tokens(2, 30)
     expected = theirs(layer)(x)
-    torch.testing.assert_close(layer(x, Mask.of(everything(2, 30), 30, causal=False)).y, expected)
+    torch.testing.assert_close(layer(x, Mask.of(no_padding(2, 30), 30, causal=False)).y, expected)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.peers import heads, ours, peer, tokens
+from helpers.peers import our_layer, peer, project_heads, tokens
 from torch import Tensor
 
 from attnkit.attention import Mask
@@ -22,7 +22,7 @@ def theirs(causal: bool, **options: Any) -> Any:
 
 def parts(layer: MultiHead, length: int) -> tuple[Tensor, ...]:
     """Queries, keys and values of each head."""
-    return tuple(heads(tokens(2, length), linear) for linear in (layer.q, layer.k, layer.v))
+    return tuple(project_heads(tokens(2, length), linear) for linear in (layer.q, layer.k, layer.v))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -30,7 +30,7 @@ def parts(layer: MultiHead, length: int) -> tuple[Tensor, ...]:
 def test_answers_are_equal_where_their_blocks_are_full(word: str, causal: bool) -> None:
     """`sparse` is local and more, so it must differ: the oracle can tell."""
     rate = {"window": WINDOW} if word == "local" else {"rate": WINDOW}
-    layer = ours(word, **rate)
+    layer = our_layer(word, **rate)
     q, k, v = parts(layer, 48)
     valid = torch.arange(48) < torch.tensor([[48], [37]])
     y = layer.mechanism(q, k, v, Mask.of(valid, 48, causal=causal)).y

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.peers import WIDTH, everything, ours, peer, share, tokens
+from helpers.peers import WIDTH, no_padding, our_layer, peer, share, tokens
 from torch import Tensor, nn
 
 from attnkit.attention import Mask
@@ -15,7 +15,7 @@ LANDMARKS = 4
 
 def whole(rows: int, length: int) -> Mask:
     """No padding."""
-    return Mask.of(everything(rows, length), length, causal=False)
+    return Mask.of(no_padding(rows, length), length, causal=False)
 
 
 def lucid(layer: MultiHead, **options: Any) -> Any:
@@ -68,7 +68,7 @@ class Hugging(nn.Module):
 @pytest.mark.parametrize("conv", [None, 5])
 def test_one_matrix_is_equal_to_both(conv: int | None) -> None:
     """One head and one sentence, since their start is shared by all matrices of a batch."""
-    layer, x = ours("nystrom", heads=1, landmarks=LANDMARKS, conv=conv), tokens(1, 20)
+    layer, x = our_layer("nystrom", heads=1, landmarks=LANDMARKS, conv=conv), tokens(1, 20)
     y = layer(x, whole(1, 20)).y
     options = {"residual": conv is not None, "residual_conv_kernel": conv or 33}
     torch.testing.assert_close(lucid(layer, **options)(x), y)
@@ -76,14 +76,14 @@ def test_one_matrix_is_equal_to_both(conv: int | None) -> None:
 
 
 def test_the_map_is_equal() -> None:
-    layer, x = ours("nystrom", heads=1, landmarks=LANDMARKS), tokens(1, 20)
+    layer, x = our_layer("nystrom", heads=1, landmarks=LANDMARKS), tokens(1, 20)
     _, maps = lucid(layer, residual=False)(x, return_attn=True)
     torch.testing.assert_close(layer.weights(x, whole(1, 20)), maps)
 
 
 def test_as_many_landmarks_as_tokens_are_exact_softmax() -> None:
-    layer, x = ours("nystrom", landmarks=LANDMARKS), tokens(2, LANDMARKS)
-    exact = ours("scaled-dot")
+    layer, x = our_layer("nystrom", landmarks=LANDMARKS), tokens(2, LANDMARKS)
+    exact = our_layer("scaled-dot")
     exact.load_state_dict(layer.state_dict())
     y = exact(x, whole(2, LANDMARKS)).y
     torch.testing.assert_close(layer(x, whole(2, LANDMARKS)).y, y)

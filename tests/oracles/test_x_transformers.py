@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.peers import HEADS, WIDTH, everything, ours, peer, share, tokens
+from helpers.peers import HEADS, WIDTH, no_padding, our_layer, peer, share, tokens
 from torch import Tensor
 
 from attnkit.attention import Mask
@@ -31,9 +31,9 @@ def test_grouped_keys_are_equal_once_heads_are_in_their_order() -> None:
 
     A checkpoint of one order read in the other is scrambled, so the order matters.
     """
-    layer = ours("scaled-dot", key_heads=2)
+    layer = our_layer("scaled-dot", key_heads=2)
     made = theirs(layer, kv_heads=2)
-    x, mask = tokens(2, 9), Mask.of(everything(2, 9), 9, causal=False)
+    x, mask = tokens(2, 9), Mask.of(no_padding(2, 9), 9, causal=False)
     y = layer(x, mask).y
     assert not torch.allclose(made(x), y, atol=1e-2)
     order = torch.arange(WIDTH).view(2, 2, -1).transpose(0, 1).flatten()
@@ -43,19 +43,19 @@ def test_grouped_keys_are_equal_once_heads_are_in_their_order() -> None:
     close(y, made(x))
     q, k, v = (torch.randn(1, n, 5, 6).double() for n in (4, 2, 2))
     torch_order = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    mixed = layer.mechanism(q, k, v, Mask.of(everything(1, 5), 5, causal=False)).y
+    mixed = layer.mechanism(q, k, v, Mask.of(no_padding(1, 5), 5, causal=False)).y
     torch.testing.assert_close(mixed, torch_order)
 
 
 def test_one_head_of_keys_is_equal() -> None:
-    layer = ours("scaled-dot", key_heads=1)
+    layer = our_layer("scaled-dot", key_heads=1)
     x = tokens(2, 9)
-    close(layer(x, Mask.of(everything(2, 9), 9, causal=True)).y, theirs(layer, kv_heads=1, causal=True)(x))
+    close(layer(x, Mask.of(no_padding(2, 9), 9, causal=True)).y, theirs(layer, kv_heads=1, causal=True)(x))
 
 
 def test_scores_of_earlier_layers_are_added_alike() -> None:
-    layer = ours("scaled-dot", residual_scores=True)
-    x, mask = tokens(2, 9), Mask.of(everything(2, 9), 9, causal=False)
+    layer = our_layer("scaled-dot", residual_scores=True)
+    x, mask = tokens(2, 9), Mask.of(no_padding(2, 9), 9, causal=False)
     prior = torch.randn(2, HEADS, 9, 9, generator=torch.Generator().manual_seed(0)).double()
     y, parts = theirs(layer)(x, prev_attn=prior, return_intermediates=True)
     out = layer(x, mask, prior=prior)
@@ -67,7 +67,7 @@ def test_scores_of_earlier_layers_are_added_alike() -> None:
 @pytest.mark.parametrize("heads", [4, 8])
 def test_alibi_is_equal_for_powers_of_two(heads: int) -> None:
     made = peer("x_transformers.x_transformers").AlibiPositionalBias(heads)
-    mask = Mask.of(everything(1, 9), 9, causal=False)
+    mask = Mask.of(no_padding(1, 9), 9, causal=False)
     close(Alibi(heads)(mask, torch.float64)[0], made(9, 9).double())
 
 
@@ -77,7 +77,7 @@ def test_relative_buckets_are_equal(causal: bool) -> None:
     own = Relative(HEADS, causal)
     with torch.no_grad():
         own.table.weight.copy_(made.relative_attention_bias.weight)
-    mask = Mask.of(everything(1, 300), 300, causal=causal)
+    mask = Mask.of(no_padding(1, 300), 300, causal=causal)
     seen = mask.dense()[0, 0]
     got, expected = own(mask, torch.float32)[0], made(300, 300)
     torch.testing.assert_close(got[:, seen], expected[:, seen])
@@ -94,8 +94,8 @@ def test_rotary_positions_are_equal_once_channels_are_in_their_order() -> None:
 
 
 def test_selective_attention_is_equal() -> None:
-    layer = ours("selective", causal=True)
+    layer = our_layer("selective", causal=True)
     x = tokens(2, 9) * 3
     y = theirs(layer, causal=True, selective=True)(x)
-    close(layer(x, Mask.of(everything(2, 9), 9, causal=True)).y, y)
+    close(layer(x, Mask.of(no_padding(2, 9), 9, causal=True)).y, y)
     assert not torch.allclose(y, theirs(layer, causal=True)(x), atol=1e-3)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read, said
+from helpers.recipe_texts import GOOD, error_message, parse_messages, read
 
 from attnkit import mechanisms
 from attnkit.errors import RecipeError
@@ -97,15 +97,15 @@ zzz
 """Values of `model.attention` and, indented, what is said of them."""
 
 
-@pytest.mark.parametrize(("text", "message"), said(UNFIT))
+@pytest.mark.parametrize(("text", "message"), parse_messages(UNFIT))
 def test_a_place_says_what_its_mechanism_cannot_do_and_what_would_work(text: str, message: str) -> None:
-    found = complaint(attention(text.rstrip()), kind=RecipeError)
+    found = error_message(attention(text.rstrip()), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 
 
 def test_positions_need_a_mechanism_that_knows_them() -> None:
-    found = complaint(attention("{encoder: synthesizer-random}, positions: rope"))
+    found = error_message(attention("{encoder: synthesizer-random}, positions: rope"))
     assert found == (
         "r.yaml:3:30: model.attention.encoder: synthesizer-random does not work with"
         " `model.positions: rope` (its weights are a table over the positions of one sequence);"
@@ -115,7 +115,7 @@ def test_positions_need_a_mechanism_that_knows_them() -> None:
 
 
 def test_a_fixed_limit_bounds_the_length_of_the_data() -> None:
-    found = complaint(attention("{encoder: table}"))
+    found = error_message(attention("{encoder: table}"))
     assert found.endswith("table reaches 100 positions, begin token included; set data.max_length to at most 99")
     read(attention("{encoder: table}"), "data.max_length=99")
 
@@ -130,4 +130,4 @@ def test_options_are_typed_by_their_annotations() -> None:
 def test_a_place_that_the_shape_lacks_is_not_asked() -> None:
     text = "task: language-modeling\ndata: {corpus: wikitext-2}\nmodel: {attention: %s}\n"
     read(text % "synthesizer-random")
-    assert "cannot hide the future" in complaint(text % "landmarks")
+    assert "cannot hide the future" in error_message(text % "landmarks")

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read, said, write
+from helpers.recipe_texts import GOOD, error_message, parse_messages, read, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import difference, digest, dump, flat, load_resolved
@@ -85,31 +85,31 @@ mixture
 """Encoder attention and what is said of it; tests/mechanisms/test_refusals.py has more."""
 
 
-@pytest.mark.parametrize(("text", "message"), said(WRONG))
+@pytest.mark.parametrize(("text", "message"), parse_messages(WRONG))
 def test_what_is_wrong_with_a_part_is_told_where_it_stands(text: str, message: str) -> None:
-    found = complaint(encoder(text.rstrip()), kind=RecipeError)
+    found = error_message(encoder(text.rstrip()), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 
 
 def test_a_place_asks_what_all_parts_can_do() -> None:
     text = f"{GOOD}model: {{attention: {{name: mixture, parts: {PARTS}}}}}\n"
-    found = complaint(text)
+    found = error_message(text)
     assert "model.attention: mixture cannot be cross attention (its part synthesizer-" in found
     assert found.endswith("with `cross: scaled-dot`")
     read(f"{GOOD}model: {{attention: {{name: mixture, parts: [dot, gaussian]}}}}\n")
     rotating = mixture(PARTS).replace("attention:", "positions: rope, attention:")
-    assert "mixture does not work with `model.positions: rope`" in complaint(rotating)
+    assert "mixture does not work with `model.positions: rope`" in error_message(rotating)
     read(mixture("[dot, gaussian]").replace("attention:", "positions: rope, attention:"))
 
 
 def test_a_causal_place_refuses_patterns_that_look_ahead() -> None:
     text = GOOD + "model: {attention: {decoder: {name: fixed-pattern, patterns: [current, next]}}}\n"
-    assert "fixed-pattern cannot be decoder attention: it cannot hide the future" in complaint(text)
-    assert "patterns: next looks ahead" in complaint(text)
+    assert "fixed-pattern cannot be decoder attention: it cannot hide the future" in error_message(text)
+    assert "patterns: next looks ahead" in error_message(text)
     read(text.replace("next", "left"))
     read(text.replace("decoder:", "encoder:"))
-    assert "did you mean [current, previous]?" in complaint(text.replace("next", "previuos"))
+    assert "did you mean [current, previous]?" in error_message(text.replace("next", "previuos"))
 
 
 def test_a_mixture_is_written_hashed_and_compared() -> None:

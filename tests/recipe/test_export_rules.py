@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from helpers.exported import recipe
+from helpers.export_models import recipe
 
 from attnkit.recipe import Recipe
 from attnkit.recipe.export_rules import TARGETS, export_issue, notes, refusal

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read, write
+from helpers.recipe_texts import GOOD, error_message, read, write
 
 import attnkit
 from attnkit.errors import MissingInputError, RecipeError
@@ -250,7 +250,7 @@ def test_extends_chains_and_each_value_says_where_it_is_from() -> None:
     ]
     write("extends: two/r.yaml\ntrain: {lr: 0}\n", "four.yaml")
     write("extends: ../one/r.yaml\ntrain: {stps: 2}\n", "two/r.yaml")
-    message = complaint("extends: four.yaml\n", kind=RecipeError).splitlines()
+    message = error_message("extends: four.yaml\n", kind=RecipeError).splitlines()
     assert [line.split(" ")[0] for line in message] == ["four.yaml:2:13:", "two/r.yaml:2:9:"]
 
 
@@ -267,16 +267,16 @@ def test_extends_takes_the_name_of_a_shipped_recipe_unless_a_file_has_it() -> No
 
 def test_extends_names_what_is_missing_and_refuses_a_circle() -> None:
     write("extends: r.yaml\n", "b.yaml")
-    message = complaint("task: dialogue\nextends: b.yaml\n", kind=RecipeError)
+    message = error_message("task: dialogue\nextends: b.yaml\n", kind=RecipeError)
     assert message == (
         "b.yaml:1:10: extends: forms a cycle: 'r.yaml' extends 'b.yaml' extends 'r.yaml'; remove one `extends`"
     )
-    message = complaint("extends: gone.yaml\n", kind=MissingInputError)
+    message = error_message("extends: gone.yaml\n", kind=MissingInputError)
     assert message.startswith("r.yaml:1:10: extends: no recipe 'gone.yaml': no such file")
-    message = complaint("extends: translation/mutli30k\n", kind=MissingInputError)
+    message = error_message("extends: translation/mutli30k\n", kind=MissingInputError)
     assert message.endswith("did you mean translation/multi30k?")
-    assert "must be a recipe file" in complaint("extends: [a]\n", kind=RecipeError)
-    assert "is allowed only at the top" in complaint(GOOD, "extends=b.yaml")
+    assert "must be a recipe file" in error_message("extends: [a]\n", kind=RecipeError)
+    assert "is allowed only at the top" in error_message(GOOD, "extends=b.yaml")
 
 
 @pytest.mark.parametrize(

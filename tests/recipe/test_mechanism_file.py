@@ -4,7 +4,7 @@ from types import NoneType
 from typing import Any, Literal
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint
+from helpers.recipe_texts import GOOD, error_message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,4 +53,4 @@ def test_every_option_of_a_shipped_mechanism_has_a_type(word: str) -> None:
 
 def test_a_number_that_would_fill_any_memory_is_refused() -> None:
     text = GOOD + "model: {attention: {encoder: {name: performer, features: 2000000000}}}\n"
-    assert complaint(text).endswith("features: must be at most 1048576, got 2000000000")
+    assert error_message(text).endswith("features: must be at most 1048576, got 2000000000")

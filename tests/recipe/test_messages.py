@@ -1,7 +1,7 @@
 """A wrong recipe is refused with one line a problem: place, key, what was wrong, what would do."""
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read, said, write
+from helpers.recipe_texts import GOOD, error_message, parse_messages, read, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import load
@@ -85,7 +85,7 @@ baseline: smal
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *((GOOD + text, f"r.yaml:{message}") for text, message in said(WRONG)),
+        *((GOOD + text, f"r.yaml:{message}") for text, message in parse_messages(WRONG)),
         (
             TRAIN % f"steps: {'9' * 5000}",
             f"r.yaml:3:16: train.steps: must be a whole number >= 1, got '{'9' * 36}...{'9' * 9}'",
@@ -112,7 +112,7 @@ baseline: smal
     ],
 )
 def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, message: str) -> None:
-    found = complaint(text, kind=RecipeError)
+    found = error_message(text, kind=RecipeError)
     assert found.startswith("r.yaml:")
     assert message in found
     assert "\n" not in found
@@ -137,7 +137,7 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, mess
     ],
 )
 def test_a_wrong_override_is_named_as_the_command_line(override: str, message: str) -> None:
-    found = complaint(GOOD, override, kind=RecipeError)
+    found = error_message(GOOD, override, kind=RecipeError)
     assert message in found
     assert found.startswith("command line: ")
     assert found.isprintable()
@@ -145,7 +145,7 @@ def test_a_wrong_override_is_named_as_the_command_line(override: str, message: s
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     text = "task: translation\nmodel: {width: x, heds: 2}\ndata: {corpus: 3, rows: -1}\n"
-    lines = complaint(text, "train.lr=x").splitlines()
+    lines = error_message(text, "train.lr=x").splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
         ["command line", "train.lr"],
         ["r.yaml:2:16", "model.width"],
@@ -156,24 +156,24 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
 
 def test_a_problem_of_some_variants_names_them_and_a_problem_of_all_is_told_once() -> None:
     text = GOOD + "train: {lr: x}\nvariants: {a: {}, b: {train.steps: 0}, c: {}}\n"
-    lines = complaint(text).splitlines()
+    lines = error_message(text).splitlines()
     assert len(lines) == 2
     assert lines[0].endswith("got 'x'; the default is 0.001")
     assert lines[1].endswith("did you mean 1? (variant b)")
     text = GOOD + "train: {lr: x}\nvariants: {a: {}, b: {train.lr: 1}, c: {}}\n"
-    assert complaint(text).endswith("the default is 0.001 (variant a, c)")
+    assert error_message(text).endswith("the default is 0.001 (variant a, c)")
 
 
 def test_only_the_first_twenty_problems_are_told_and_the_rest_is_counted() -> None:
     text = GOOD + "train: {" + ", ".join(f"x{i}: 1" for i in range(25)) + "}\n"
-    lines = complaint(text).splitlines()
+    lines = error_message(text).splitlines()
     assert len(lines) == 21
     assert lines[-1] == "r.yaml:3:151: and 5 more problems"
 
 
 def test_hostile_text_is_shown_harmless_and_short() -> None:
     text = GOOD + f"train: {{lr: '\\e]52;{'x' * 500}', \"\\u202e\\n\": 1}}\n"
-    for line in complaint(text).splitlines():
+    for line in error_message(text).splitlines():
         assert line.isprintable()
         assert len(line) < 250
 
@@ -200,7 +200,7 @@ def test_the_file_is_named_as_it_was_given() -> None:
 )
 def test_a_name_that_others_use_is_answered_with_ours(override: str, message: str) -> None:
     write("", "my_word.py")
-    assert message in complaint(GOOD, override, kind=RecipeError)
+    assert message in error_message(GOOD, override, kind=RecipeError)
 
 
 def test_what_is_written_instead_of_the_names_of_others_is_right() -> None:

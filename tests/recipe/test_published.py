@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from helpers.recipe_texts import GOOD, complaint, write
+from helpers.recipe_texts import GOOD, error_message, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import digest, load
@@ -90,7 +90,7 @@ MISTAKES = [
 def test_what_is_wrong_is_told_in_one_line_where_it_stands(before: str, after: str, message: str) -> None:
     text = VARIANTS + FIGURES
     assert before in text
-    found = complaint(text.replace(before, after), kind=RecipeError)
+    found = error_message(text.replace(before, after), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 
@@ -106,7 +106,7 @@ def test_comparable_figures_of_one_of_several_splits_must_name_it() -> None:
 
 @pytest.mark.parametrize("override", ["published=null", "published.source=x"])
 def test_the_command_line_does_not_set_them(override: str) -> None:
-    assert "published" in complaint(VARIANTS + FIGURES, override, kind=RecipeError)
+    assert "published" in error_message(VARIANTS + FIGURES, override, kind=RecipeError)
 
 
 EN_DE = {

@@ -1,7 +1,7 @@
 """Recipes of questions: what does not go together is refused, with its place."""
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read
+from helpers.recipe_texts import GOOD, error_message, read
 from helpers.trained import tokenizer
 
 from attnkit import mechanisms, models
@@ -62,7 +62,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
 def test_each_rule_tells_its_place_and_the_way_out(text: str, message: str) -> None:
-    found = complaint(text, kind=RecipeError)
+    found = error_message(text, kind=RecipeError)
     assert message in found
     assert "\n" not in found
 
@@ -88,7 +88,7 @@ DISTANCES = "its attention depends on distances between keys, and windows share 
 )
 def test_windows_are_refused_where_a_layer_cannot_see_several(attention: str, word: str, why: str) -> None:
     text = WINDOW + f"model: {{shape: decoder, layers: 3, attention: {attention}}}\n"
-    assert complaint(text, kind=RecipeError) == (
+    assert error_message(text, kind=RecipeError) == (
         f"r.yaml:3:21: contexts.methods: window does not work with {word}: {why}; remove window, "
         "or use `model.attention: scaled-dot`"
     )

@@ -1,7 +1,7 @@
 """Keys that do not fit together are refused before any data is read."""
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read
+from helpers.recipe_texts import GOOD, error_message, read
 
 from attnkit.errors import RecipeError
 from attnkit.recipe.schema import AttentionConfig, Roles
@@ -181,7 +181,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused(text: str, overrides: str, message: str) -> None:
-    found = complaint(text, *overrides.split(), kind=RecipeError)
+    found = error_message(text, *overrides.split(), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 
@@ -228,11 +228,13 @@ def test_a_type_brings_its_heads_and_positions(text: str, positions: str) -> Non
 
 
 def test_a_problem_is_blamed_on_the_key_that_was_set() -> None:
-    assert complaint(GOOD + "model: {width: 30}\n").startswith("r.yaml:3:16: model.width: width 30 is")
-    assert complaint(GOOD + "model: {heads: 3, width: 256}\n").startswith("r.yaml:3:16: model.heads")
+    assert error_message(GOOD + "model: {width: 30}\n").startswith("r.yaml:3:16: model.width: width 30 is")
+    assert error_message(GOOD + "model: {heads: 3, width: 256}\n").startswith("r.yaml:3:16: model.heads")
 
 
 def test_rows_of_a_plain_text_are_not_offered_for_validation() -> None:
     text = "task: language-modeling\ndata: {train: a.%s}\n"
-    assert complaint(text % "txt").endswith("data.train: needs data.valid too; set data.valid to a file")
-    assert complaint(text % "jsonl").endswith("data.valid to a file, or take rows of data.train: data.split.valid=500")
+    assert error_message(text % "txt").endswith("data.train: needs data.valid too; set data.valid to a file")
+    assert error_message(text % "jsonl").endswith(
+        "data.valid to a file, or take rows of data.train: data.split.valid=500"
+    )

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read, write
+from helpers.recipe_texts import GOOD, error_message, read, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +38,7 @@ def test_variants_of_the_recipe_are_multiplied_and_the_baseline_is_theirs() -> N
     assert file.swept == {"a": ["a,lr=1", "a,lr=2"], "b": ["b,lr=1", "b,lr=2"]}
     assert read(VARIANTS, "train.lr=1,2", "baseline=a,lr=2").baseline == "a,lr=2"
     assert read(VARIANTS, "train.lr=1,2", "baseline=a").baseline == "a,lr=1"
-    wrong = complaint(VARIANTS, "train.lr=1,2", "baseline=a,lr=3", kind=RecipeError)
+    wrong = error_message(VARIANTS, "train.lr=1,2", "baseline=a,lr=3", kind=RecipeError)
     assert "must be the name of a variant, got 'a,lr=3'; did you mean a,lr=" in wrong
 
 
@@ -125,7 +125,7 @@ def test_names_are_folders_and_all_different(texts: list[str]) -> None:
     ],
 )
 def test_a_wrong_sweep_is_one_line(words: list[str], message: str) -> None:
-    found = complaint(GOOD, *words, kind=RecipeError)
+    found = error_message(GOOD, *words, kind=RecipeError)
     assert message in found
     assert "\n" not in found
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.recipe_texts import GOOD, complaint, read, write
+from helpers.recipe_texts import GOOD, error_message, read, write
 
 from attnkit.errors import MissingInputError, RecipeError
 from attnkit.recipe import load, yaml_nodes
@@ -43,7 +43,7 @@ DEEP = 33
     ],
 )
 def test_what_a_recipe_may_not_contain_is_refused_with_its_place(text: str | bytes, message: str) -> None:
-    found = complaint(text, kind=RecipeError)
+    found = error_message(text, kind=RecipeError)
     assert message in found
     assert found.startswith("r.yaml:")
     assert "\n" not in found

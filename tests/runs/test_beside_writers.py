@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.scored import scored_run
+from helpers.scored_runs import scored_run
 
 from attnkit.errors import AttnkitError
 from attnkit.experiment.verification import verify

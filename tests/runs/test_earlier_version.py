@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.small import run_through
+from helpers.small import run_training
 
 from attnkit.cli import main
 from attnkit.data.preparation import prepare
@@ -53,7 +53,7 @@ def test_a_stopped_run_resumes_to_the_weights_of_the_finished_one(folder: Path) 
     stored = {"model": str(run.path / "tokenizer.model")}
     recipe = run.recipe.model_copy(update={"tokenizer": run.recipe.tokenizer.model_copy(update=stored)})
     job = TrainingJob(recipe, prepare(recipe), run, 1, torch.device("cpu"), "fp32", StopSignals())
-    events = run_through(job)
+    events = run_training(job)
     started = next(event for event in events if isinstance(event, StartedEvent))
     assert started.resumed_from == 4
     assert isinstance(events[-1], FinishedEvent)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.scored import scored_run
+from helpers.scored_runs import scored_run
 from helpers.trained import make_run
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError

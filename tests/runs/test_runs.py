@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.faults import FAULTS, Faulty, Killed, failing
+from helpers.faults import FAULTS, FaultyDisk, Killed, use_disk
 
 import attnkit
 from attnkit import models
@@ -72,7 +72,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
 @pytest.fixture(autouse=True)
 def _unsynced() -> Iterator[None]:
     """A disk that is not synced."""
-    with failing(Faulty()):
+    with use_disk(FaultyDisk()):
         yield
 
 
@@ -141,13 +141,13 @@ def test_a_run_is_never_begun_over_another(tmp_path: Path) -> None:
 
 
 def test_a_half_begun_run_is_begun_again(tmp_path: Path) -> None:
-    counter = Faulty()
+    counter = FaultyDisk()
     create = {"name": "toy", "variant": "base", "seed": 1}
-    with failing(counter):
+    with use_disk(counter):
         Run.create(tmp_path / "dry", RECIPE, **create)
     for at in range(1, counter.count):
         path = tmp_path / str(at)
-        with pytest.raises(Killed), failing(Faulty(at, Killed)):
+        with pytest.raises(Killed), use_disk(FaultyDisk(at, Killed)):
             Run.create(path, RECIPE, **create)
         with Run(path).lock():
             run = Run(path) if Run(path).exists else begin(path)
@@ -342,16 +342,16 @@ def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
     """finish() over an older end: old model, new model, or a run that says it must go on."""
     weights = {name: tensor + 1 for name, tensor in build(tokenizer).state_dict().items()}
     old = Run(pristine).weights()
-    counter = Faulty()
+    counter = FaultyDisk()
     shutil.copytree(pristine, tmp_path / "dry")
-    with failing(counter):
+    with use_disk(counter):
         Run(tmp_path / "dry").finish(weights, step=9, seconds=1, reason="steps")
     new = Run(tmp_path / "dry").weights()
     for at in range(1, counter.count + 1):
         path = tmp_path / str(at)
         shutil.copytree(pristine, path)
         refused = pytest.raises((OutputError, OutputPathError, Killed))
-        with refused, failing(Faulty(at, **FAULTS[fault])):
+        with refused, use_disk(FaultyDisk(at, **FAULTS[fault])):
             Run(path).finish(weights, step=9, seconds=1, reason="steps")
         with Run(path).lock():
             assert not list(path.glob("*.tmp-*"))
@@ -415,7 +415,7 @@ def test_a_full_disk_under_the_log_is_an_error_that_resume_mends(tmp_path: Path)
     run = begin(tmp_path)
     run.log.append({"step": 1})
     full = pytest.raises(OutputError, match=r"metrics\.jsonl: cannot be written: No space left")
-    with full, failing(Faulty(2, **FAULTS["disk full"])):
+    with full, use_disk(FaultyDisk(2, **FAULTS["disk full"])):
         Run(tmp_path).log.append({"step": 2})
     run.log.truncate(1)
     run.log.append({"step": 2})

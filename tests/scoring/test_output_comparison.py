@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.scored import scored_run
+from helpers.scored_runs import scored_run
 from helpers.trained import ROWS
 from sacrebleu import sentence_bleu, sentence_chrf
 

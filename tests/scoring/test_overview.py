@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 
 import pytest
-from helpers.score_rows import against, changed, compared, fixed_difference, fixed_score, score_row
-from helpers.scored import scored_run
+from helpers.score_rows import compare_rows, fixed_difference, fixed_score, score_row, system_difference, with_values
+from helpers.scored_runs import scored_run
 
 from attnkit.errors import MissingInputError
 from attnkit.scoring.overview import OverviewCell, OverviewColumn, overview, overview_of
@@ -25,10 +25,10 @@ def recipe(name: str = "r", **more: object) -> Comparison:
         for variant, value in (("base", 20.0), ("good", 25.0), ("equal", 20.5))
     )
     differences = (
-        against(base, good, "bleu", fixed_difference(5.0, 0.0, 0.0)),
-        against(base, equal, "bleu", fixed_difference(0.5, 0.4, 0.4)),
+        system_difference(base, good, "bleu", fixed_difference(5.0, 0.0, 0.0)),
+        system_difference(base, equal, "bleu", fixed_difference(0.5, 0.4, 0.4)),
     )
-    return compared(base, good, equal, differences=differences)
+    return compare_rows(base, good, equal, differences=differences)
 
 
 def test_recipe_is_a_column_of_differences_from_its_baseline() -> None:
@@ -46,7 +46,9 @@ def test_recipe_is_a_column_of_differences_from_its_baseline() -> None:
 def test_perplexity_is_in_percent_and_lower_is_better() -> None:
     base, other = row("base", 40.0, "perplexity"), row("other", 39.6, "perplexity")
     tested = fixed_difference(-0.4, 0.0, 0.0, better="lower", percent=(-1.0, -1.2, -0.8), margin=4.0)
-    (column,) = overview_of([compared(base, other, differences=(against(base, other, "perplexity", tested),))]).columns
+    (column,) = overview_of(
+        [compare_rows(base, other, differences=(system_difference(base, other, "perplexity", tested),))]
+    ).columns
     assert column.unit == "% of perplexity"
     assert column.cells["other"][:3] == (-1.0, -1.2, -0.8)
     assert column.gain("other") == 0.25
@@ -55,7 +57,7 @@ def test_perplexity_is_in_percent_and_lower_is_better() -> None:
 def titles(parts: list[Comparison]) -> list[str]:
     """Return the titles of columns for one comparison with the rows of all `parts`."""
     differences = tuple(difference for part in parts for difference in part.differences)
-    whole = compared(*(row for part in parts for row in part.rows), differences=differences)
+    whole = compare_rows(*(row for part in parts for row in part.rows), differences=differences)
     return [column.title for column in overview_of([whole]).columns]
 
 
@@ -72,10 +74,10 @@ def test_costs_of_different_machines_are_not_compared() -> None:
     base = row("base", 20.0, **speeds)
     fast = row("fast", 20.0, **speeds | {"train_tokens_per_second": 300.0})
     other = row("other", 20.0, **speeds | {"train_device": "cuda"})
-    moved = changed(fast, variant="moved", train_machine="4 cores")
+    moved = with_values(fast, variant="moved", train_machine="4 cores")
     rows = (fast, other, moved)
-    differences = tuple(against(base, row, "bleu", fixed_difference(0.0, 1.0, 1.0)) for row in rows)
-    _, speed = overview_of([compared(base, *rows, differences=differences)]).columns
+    differences = tuple(system_difference(base, row, "bleu", fixed_difference(0.0, 1.0, 1.0)) for row in rows)
+    _, speed = overview_of([compare_rows(base, *rows, differences=differences)]).columns
     assert speed.title == "training speed"
     assert {name: round(cell.value) for name, cell in speed.cells.items()} == {"fast": 50}
     assert speed.cells["fast"].undecided is False

@@ -4,8 +4,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-from helpers import questioned
-from helpers.scored import scored_run
+from helpers import question_runs
+from helpers.scored_runs import scored_run
 
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
@@ -32,7 +32,7 @@ def test_metrics_of_the_recipe_come_before_others(tmp_path: Path) -> None:
 
 
 def test_saved_answers_have_method_and_contexts(tmp_path: Path) -> None:
-    run = questioned.make_run(tmp_path)
+    run = question_runs.make_run(tmp_path)
     measured = question_sets.evaluate(run, ["test"], run.recipe.eval)
     saved = saved_rows(run)
     assert [row.json() for row in saved] == [row.json() for row in measured]

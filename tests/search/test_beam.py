@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from helpers.plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
+from helpers.plain_search import FORBIDDEN, FixedLogits, ToyModel, exhaustive, plain_beam, random_sources
 from helpers.watched_device import DEVICE, Watch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ def answers(found: list) -> list:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
 def test_a_beam_wider_than_all_outputs_finds_what_exhaustive_search_finds(penalty: float) -> None:
-    model, source = Toy(size=7), sources(4, size=7)
+    model, source = ToyModel(size=7), random_sources(4, size=7)
     spec = SearchConfig(beam=300, n_best=40, length_penalty=penalty, max_length=5)
     found = search(model, source, spec, lines=range(4))
     for row, hypotheses in zip(source, found, strict=True):
@@ -44,7 +44,7 @@ def test_a_beam_wider_than_all_outputs_finds_what_exhaustive_search_finds(penalt
 
 
 def test_outputs_cut_at_the_longest_length_come_after_all_complete_ones() -> None:
-    model, source = Toy(size=6), sources(3, size=6)
+    model, source = ToyModel(size=6), random_sources(3, size=6)
     spec = SearchConfig(beam=64, n_best=60, max_length=4)
     for row, hypotheses in zip(source, search(model, source, spec, lines=range(3)), strict=True):
         best = exhaustive(model, row, spec)
@@ -55,7 +55,7 @@ def test_outputs_cut_at_the_longest_length_come_after_all_complete_ones() -> Non
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_beam_search_equals_a_plain_one_that_reads_the_prefix_again(spec: SearchConfig) -> None:
-    model, source = Toy(seed=3), sources(9, seed=4)
+    model, source = ToyModel(seed=3), random_sources(9, seed=4)
     found = search(model, source, spec, lines=range(9))
     for row, hypotheses in zip(source, found, strict=True):
         assert plain_beam(model, row, spec) == answers(hypotheses)
@@ -63,14 +63,14 @@ def test_beam_search_equals_a_plain_one_that_reads_the_prefix_again(spec: Search
 
 @pytest.mark.parametrize("rest", [{}, {"min_length": 3}, {"no_repeat_ngram": 1}])
 def test_a_beam_of_one_is_greedy_search(rest: dict) -> None:
-    model, source = Toy(seed=1), sources(40)
+    model, source = ToyModel(seed=1), random_sources(40)
     greedy = search(model, source, SearchConfig(method="greedy", **rest), lines=range(40))
     assert search(model, source, SearchConfig(beam=1, **rest), lines=range(40)) == greedy
 
 
 @pytest.mark.slow
 def test_long_outputs_equal_those_of_a_plain_search() -> None:
-    model, source = Toy(), sources(2)
+    model, source = ToyModel(), random_sources(2)
     spec = SearchConfig(beam=3, n_best=3, max_length=150, min_length=140)
     found = search(model, source, spec, lines=range(2))
     for row, hypotheses in zip(source, found, strict=True):
@@ -80,7 +80,7 @@ def test_long_outputs_equal_those_of_a_plain_search() -> None:
 
 def test_room_is_made_as_outputs_grow_not_for_the_longest_length() -> None:
     """2^31 - 1 steps would not fit in memory; the outputs end long before."""
-    model, source = Fixed([0.0] * 3 + [5.0] + [0.0] * 3), torch.tensor([[5, EOS]] * 3)
+    model, source = FixedLogits([0.0] * 3 + [5.0] + [0.0] * 3), torch.tensor([[5, EOS]] * 3)
     for options in ({"beam": 2}, {"method": "greedy"}, {"method": "sample"}):
         spec = SearchConfig(max_length=2**31 - 1, min_length=70, **options)
         for found in search(model, source, spec, lines=range(3)):
@@ -89,7 +89,7 @@ def test_room_is_made_as_outputs_grow_not_for_the_longest_length() -> None:
 
 
 def test_a_sentence_alone_gives_what_it_gives_in_a_batch() -> None:
-    model, source = Toy(), sources(20)
+    model, source = ToyModel(), random_sources(20)
     spec = SearchConfig(beam=4, n_best=4, max_length=15)
     together = search(model, source, spec, lines=range(20))
     for number, row in enumerate(source):
@@ -98,8 +98,8 @@ def test_a_sentence_alone_gives_what_it_gives_in_a_batch() -> None:
 
 
 def test_sentences_that_are_done_leave_the_batch_with_their_memory() -> None:
-    model = Toy()
-    search(model, sources(20), SearchConfig(beam=4, max_length=30), lines=range(20))
+    model = ToyModel()
+    search(model, random_sources(20), SearchConfig(beam=4, max_length=30), lines=range(20))
     assert model.calls[0] == (20, 20)
     assert model.calls[1][0] == 4 * model.calls[1][1]
     assert model.calls[-1][1] < 20
@@ -111,7 +111,7 @@ def test_sentences_that_are_done_leave_the_batch_with_their_memory() -> None:
 @pytest.mark.sampled(3)
 def test_stopping_early_never_changes_the_n_best_list() -> None:
     """Without a penalty on length the exact bound ends searches long before K have finished."""
-    model, source = Toy(sharpness=4.0), sources(10)
+    model, source = ToyModel(sharpness=4.0), random_sources(10)
     spec = SearchConfig(beam=5, n_best=1, length_penalty=0.0, max_length=40)
     found = search(model, source, spec, lines=range(10))
     work = sum(rows for rows, _ in model.calls)
@@ -123,7 +123,7 @@ def test_stopping_early_never_changes_the_n_best_list() -> None:
 
 
 def test_equal_scores_are_ordered_by_lowest_id() -> None:
-    flat = Fixed([0.0] * 40)
+    flat = FixedLogits([0.0] * 40)
     for width in (1, 4):
         spec = SearchConfig(beam=width, n_best=width, max_length=2, min_length=1)
         found = search(flat, torch.tensor([[5, EOS]]), spec, lines=[0])[0]
@@ -135,7 +135,7 @@ def test_equal_scores_are_ordered_by_lowest_id() -> None:
 def test_a_search_full_of_ties_equals_a_plain_one() -> None:
     """Three copies of every token: the plain search ranks equal ones by beam, then by id."""
     columns = [*range(7), *range(4, 7), *range(4, 7)]
-    model, source = Toy(size=7), sources(6, size=13)
+    model, source = ToyModel(size=7), random_sources(6, size=13)
     model.embed = model.embed[columns]
     # copied after the product, which may round equal columns differently
     model.output.register_forward_hook(lambda _, __, logits: logits[..., columns])
@@ -190,7 +190,7 @@ def test_the_best_is_the_first_of_the_highest(length: int, rows: int) -> None:
 
 
 def test_log_probabilities_are_those_of_torch() -> None:
-    model, source = Toy(size=200), sources(5, size=200)
+    model, source = ToyModel(size=200), random_sources(5, size=200)
     ids = torch.full((5, 1), BOS)
     with torch.inference_mode():
         hidden, _ = advance(model, ids, model.start(source))
@@ -201,7 +201,7 @@ def test_log_probabilities_are_those_of_torch() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
 def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: list[bool]) -> None:
-    kept = base.compact_batch(Toy(), done)
+    kept = base.compact_batch(ToyModel(), done)
     going = {sentence for sentence, ended in enumerate(done) if not ended}
     if kept is None:
         assert len(done) <= len(going) * 5 / 4
@@ -224,7 +224,7 @@ def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: 
 def test_scores_made_in_pieces_give_the_same_answers(
     rest: dict, rows: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, source = Toy(size=50), sources(11, size=50)
+    model, source = ToyModel(size=50), random_sources(11, size=50)
     spec = SearchConfig(max_length=9, **rest)
     whole = search(model, source, spec, lines=range(11))
     sizes = []
@@ -244,7 +244,7 @@ def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
         SearchConfig(method="greedy", max_length=6, min_length=3),
         SearchConfig(method="sample", n_best=8, max_length=6, min_length=3),
     ):
-        found = search(Fixed(logits), torch.tensor([[5, EOS]] * 3), spec, lines=range(3))
+        found = search(FixedLogits(logits), torch.tensor([[5, EOS]] * 3), spec, lines=range(3))
         for hypothesis in itertools.chain(*found):
             assert not {PAD, UNK, BOS, EOS} & set(hypothesis.ids)
             assert len(hypothesis.ids) >= 3
@@ -252,12 +252,12 @@ def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
 
 def test_a_vocabulary_smaller_than_the_beam_gives_all_there_is() -> None:
     spec = SearchConfig(beam=8, n_best=8, max_length=3)
-    found = search(Fixed([0, 0, 0, 0.5, 1]), torch.tensor([[4, EOS]]), spec, lines=[0])[0]
+    found = search(FixedLogits([0, 0, 0, 0.5, 1]), torch.tensor([[4, EOS]]), spec, lines=[0])[0]
     assert sorted(h.ids for h in found) == [[], [4], [4, 4], [4, 4, 4]]
 
 
 def test_scores_are_log_probability_over_length_with_the_end_counted() -> None:
-    model = Fixed([-torch.inf, -torch.inf, -torch.inf, 0, 0])
+    model = FixedLogits([-torch.inf, -torch.inf, -torch.inf, 0, 0])
     spec = SearchConfig(beam=4, n_best=3, max_length=3, length_penalty=2.0)
     found = search(model, torch.tensor([[4, EOS]]), spec, lines=[0])[0]
     half = torch.log(torch.tensor(0.5)).item()
@@ -270,34 +270,34 @@ def test_nan_is_refused_with_the_lines_of_the_batch() -> None:
     for method in ("beam", "greedy", "sample"):
         spec = SearchConfig(method=method)
         with pytest.raises(DataError, match="outputs NaN in the batch of lines 8 to 10: its weig"):
-            search(Fixed([float("nan")] * 9), torch.tensor([[5, EOS]] * 2), spec, lines=[9, 7])
+            search(FixedLogits([float("nan")] * 9), torch.tensor([[5, EOS]] * 2), spec, lines=[9, 7])
 
 
 def test_more_hypotheses_than_the_method_gives_are_refused() -> None:
     source = torch.tensor([[5, EOS]])
     with pytest.raises(RecipeError, match="search.n_best: must be at most 2 for beam search"):
-        search(Toy(), source, SearchConfig(beam=2, n_best=3), lines=[0])
+        search(ToyModel(), source, SearchConfig(beam=2, n_best=3), lines=[0])
     with pytest.raises(RecipeError, match="must be at most 1 for greedy search; use a wider beam"):
-        search(Toy(), source, SearchConfig(method="greedy", n_best=2), lines=[0])
+        search(ToyModel(), source, SearchConfig(method="greedy", n_best=2), lines=[0])
 
 
 def test_the_model_keeps_its_mode_and_answers_as_in_evaluation() -> None:
-    model = Toy().train()
+    model = ToyModel().train()
     seen = []
     model.output.register_forward_pre_hook(lambda module, _: seen.append(module.training))
-    search(model, sources(2), SearchConfig(), lines=range(2))
+    search(model, random_sources(2), SearchConfig(), lines=range(2))
     assert not any(seen)
     assert model.training
 
 
 def test_the_model_s_positions_limit_the_output() -> None:
-    model = Toy(sharpness=0.1)
+    model = ToyModel(sharpness=0.1)
     model.limit = 3
     spec = SearchConfig(method="greedy", max_length=50, min_length=40)
-    assert len(search(model, sources(1), spec, lines=[0])[0][0].ids) == 3
+    assert len(search(model, random_sources(1), spec, lines=[0])[0][0].ids) == 3
     model.shape = "decoder"
     with pytest.raises(DataError, match="6 tokens, but the model has 3 positions .* shorten the input"):
-        search(model, sources(1), spec, lines=[0])
+        search(model, random_sources(1), spec, lines=[0])
 
 
 def test_a_step_on_a_device_reads_no_values() -> None:
@@ -320,4 +320,4 @@ def test_a_step_on_a_device_reads_no_values() -> None:
 
 
 def test_an_empty_batch_has_no_answers() -> None:
-    assert search(Toy(), sources(0), SearchConfig(), lines=[]) == []
+    assert search(ToyModel(), random_sources(0), SearchConfig(), lines=[]) == []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from helpers.plain_search import clocks, plain_beam, plain_sample
+from helpers.plain_search import plain_beam, plain_sample, waiting_times
 from helpers.trained import LENGTH, recipe, tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +75,7 @@ def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str)
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True)
     beam = SearchConfig(beam=3, n_best=3, max_length=12)
     draws = SearchConfig(method="sample", top_p=0.9, max_length=12)
-    times = clocks(1, range(9), 1, 12, model.output.out_features)
+    times = waiting_times(1, range(9), 1, 12, model.output.out_features)
     found = search(model, source, beam, lines=range(len(rows)))
     drawn = search(model, source, draws, lines=range(len(rows)))
     for line, row in enumerate(rows):

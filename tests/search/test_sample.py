@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from helpers.plain_search import Fixed, Toy, clocks, plain_sample, sources
+from helpers.plain_search import FixedLogits, ToyModel, plain_sample, random_sources, waiting_times
 
 from attnkit.data.tokenizer import EOS, PAD
 from attnkit.recipe.schema import SearchConfig
@@ -33,10 +33,10 @@ def shown(found: list) -> list:
 @pytest.mark.parametrize("size", [9, 200])
 @pytest.mark.parametrize("options", SPECS, ids=str)
 def test_samples_equal_those_of_a_plain_race(options: dict, size: int) -> None:
-    model, source = Toy(size, sharpness=0.5), sources(4, size)
+    model, source = ToyModel(size, sharpness=0.5), random_sources(4, size)
     spec = SearchConfig(method="sample", max_length=9, seed=5, **options)
     lines = [7, 0, 3, 1]
-    numbers = clocks(5, lines, spec.n_best, 9, size)
+    numbers = waiting_times(5, lines, spec.n_best, 9, size)
     found = search(model, source, spec, lines=lines)
     for row, number, hypotheses in zip(source, numbers, found, strict=True):
         draws = [plain_sample(model, row, spec, column) for column in number]
@@ -45,7 +45,7 @@ def test_samples_equal_those_of_a_plain_race(options: dict, size: int) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"n_best": 3, "top_p": 0.9, "no_repeat_ngram": 3}])
 def test_a_line_is_drawn_alike_alone_and_in_any_batch(options: dict) -> None:
-    model, source = Toy(), sources(12)
+    model, source = ToyModel(), random_sources(12)
     spec = SearchConfig(method="sample", max_length=20, **options)
     together = search(model, source, spec, lines=range(100, 112))
     back = search(model, source.flip(0), spec, lines=range(111, 99, -1))[::-1]
@@ -58,18 +58,18 @@ def test_a_line_is_drawn_alike_alone_and_in_any_batch(options: dict) -> None:
 def test_clocks_are_those_of_one_generator_a_draw() -> None:
     made = WaitingTimes(1, [5, 0], 2)
     found = np.stack([made.next([1], 7).numpy() for _ in range(20)], 1)
-    assert np.array_equal(found[None], clocks(1, [0], 2, 20, 7))
+    assert np.array_equal(found[None], waiting_times(1, [0], 2, 20, 7))
     assert found.min() > 0
-    every = clocks(1, range(3), 2, 50, 9)
+    every = waiting_times(1, range(3), 2, 50, 9)
     assert len(np.unique(every)) > every.size - 3
-    assert not np.isin(clocks(2, [0], 1, 50, 9), every).any()
+    assert not np.isin(waiting_times(2, [0], 1, 50, 9), every).any()
 
 
 @pytest.mark.slow
 def test_long_outputs_equal_those_of_a_plain_race() -> None:
-    model, source = Toy(), sources(2)
+    model, source = ToyModel(), random_sources(2)
     spec = SearchConfig(method="sample", max_length=150, min_length=140, top_k=5)
-    numbers = clocks(1, range(2), 1, 150, model.output.out_features)
+    numbers = waiting_times(1, range(2), 1, 150, model.output.out_features)
     found = search(model, source, spec, lines=range(2))
     for row, number, hypotheses in zip(source, numbers, found, strict=True):
         assert [plain_sample(model, row, spec, number[0])] == shown(hypotheses)
@@ -102,15 +102,15 @@ def test_a_share_met_exactly_keeps_no_further_token() -> None:
 
 @pytest.mark.parametrize("options", [{"temperature": 1e-30}, {"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-9}])
 def test_a_temperature_near_zero_and_one_kept_token_are_greedy_search(options: dict) -> None:
-    model, source = Toy(), sources(10)
+    model, source = ToyModel(), random_sources(10)
     cold = search(model, source, SearchConfig(method="sample", **options), lines=range(10))
     assert cold == search(model, source, SearchConfig(method="greedy"), lines=range(10))
 
 
 def test_sentences_leave_when_all_their_draws_have_ended() -> None:
-    model = Toy()
+    model = ToyModel()
     spec = SearchConfig(method="sample", n_best=3, max_length=30)
-    search(model, sources(20), spec, lines=range(20))
+    search(model, random_sources(20), spec, lines=range(20))
     left = [sentences for _, sentences in model.calls]
     assert left == sorted(left, reverse=True)
     assert left[0] == 20
@@ -120,7 +120,7 @@ def test_sentences_leave_when_all_their_draws_have_ended() -> None:
 
 @pytest.mark.parametrize("method", ["sample", "greedy"])
 def test_nothing_left_to_choose_closes_the_output(method: str) -> None:
-    model = Fixed([-math.inf] * 4 + [0.0])
+    model = FixedLogits([-math.inf] * 4 + [0.0])
     spec = SearchConfig(method=method, no_repeat_ngram=1)
     found = search(model, torch.tensor([[4, EOS]]), spec, lines=[0])[0]
     assert [(h.ids, h.complete) for h in found] == [([4], False)]

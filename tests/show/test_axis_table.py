@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from helpers.score_rows import against, changed, compared, fixed_difference, fixed_score, score_row
+from helpers.score_rows import compare_rows, fixed_difference, fixed_score, score_row, system_difference, with_values
 
 from attnkit.scoring import Comparison, ScoreRow
 from attnkit.show.comparison_tables import axis_of, tables
@@ -34,10 +34,10 @@ def comparison(*rows: ScoreRow, corrected: dict[tuple[str, int], float] | None =
     for one in given:
         if one.method not in ("entropy", None):
             p = (corrected or {}).get((one.method, one.contexts or 0), 0.004)
-            base = changed(one, method="entropy")
+            base = with_values(one, method="entropy")
             tested = fixed_difference(-1.0, 0.001, p)
-            differences += [against(base, one, metric, tested) for metric in one.scores]
-    return compared(*given, differences=tuple(differences), baseline="base", resamples=1000)
+            differences += [system_difference(base, one, metric, tested) for metric in one.scores]
+    return compare_rows(*given, differences=tuple(differences), baseline="base", resamples=1000)
 
 
 def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
@@ -103,10 +103,10 @@ def windows(variant: str, length: int, value: float) -> ScoreRow:
 def test_lengths_stand_side_by_side_with_the_stars_of_their_own_tests() -> None:
     rows = [windows(v, n, 64 / n + i) for i, v in enumerate(("plain", "scaled")) for n in (64, 256)]
     tests = tuple(
-        against(rows[at], rows[at + 2], "answer-match", fixed_difference(1.0, p, p))
+        system_difference(rows[at], rows[at + 2], "answer-match", fixed_difference(1.0, p, p))
         for at, p in enumerate((0.5, 0.001))
     )
-    table = tables(compared(*rows, differences=tests, resamples=1000))[0]
+    table = tables(compare_rows(*rows, differences=tests, resamples=1000))[0]
     assert table.title == "r: test, by length of the text in tokens"
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [
         ["answer match", "plain", "1.00", "0.25"],

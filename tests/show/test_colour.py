@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from helpers.colours import SIGHTS, lab, lab_seen
+from helpers.colours import COLOUR_VISION, lab, simulated_lab
 
 from attnkit.show import colour
 from attnkit.show.colour import Palette, Scale, limits, pooled, scaled
@@ -30,10 +30,10 @@ def test_differences_are_equally_light_on_both_sides() -> None:
     assert np.diff(sides[:128]).min() > 0
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("sight", COLOUR_VISION)
 def test_colour_blind_readers_tell_the_sides_apart(sight: str) -> None:
     """At equal lightness the hues of +x and -x stay 25 apart in CIELAB from x = 0.25 on."""
-    found = lab_seen(colour.table("diverging"), sight)
+    found = simulated_lab(colour.table("diverging"), sight)
     apart = np.linalg.norm(found[:96] - found[::-1][:96], axis=1)
     assert apart.min() > 25
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers.screens import COLOURS, PIECES, WIDTHS, drawn, fitting
+from helpers.screens import COLOURS, TEXTS, WIDTHS, render, render_checked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,13 +22,13 @@ SCORE = Curves(
 )
 NUMBERS = st.floats(-1e150, 1e150) | st.integers(-5, 5).map(float) | st.floats(0, 1e-6)
 LINES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8).map(tuple)
-SERIES = st.builds(Series, PIECES, st.lists(LINES, min_size=1, max_size=3).map(tuple))
-PLOTS = st.builds(Curves, PIECES, PIECES, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans())
+SERIES = st.builds(Series, TEXTS, st.lists(LINES, min_size=1, max_size=3).map(tuple))
+PLOTS = st.builds(Curves, TEXTS, TEXTS, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans())
 
 
 @given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLOURS))
 def test_no_chart_is_wider_than_the_screen_or_commands_it(plots: list[Curves], width: int, colour: str | None) -> None:
-    fitting(CurvesChart(plots), width, colour)
+    render_checked(CurvesChart(plots), width, colour)
 
 
 @given(st.lists(NUMBERS, min_size=1), st.integers(1, 12), st.booleans())
@@ -63,7 +63,7 @@ def rows(text: str) -> list[str]:
 
 
 def test_lines_are_drawn_by_letters() -> None:
-    text = drawn(CurvesChart([LOSS]), 60, None)
+    text = render(CurvesChart([LOSS]), 60, None)
     chart = rows(text)
     assert {*"".join(chart)} == {" ", "a", "b"}
     assert chart[0].lstrip()[0] == "a"  # falls from the top left
@@ -86,26 +86,26 @@ def test_lengths_that_double_stand_evenly_and_are_labels_themselves() -> None:
 
 def test_a_variant_has_one_letter_in_all_charts() -> None:
     other = Curves("validation loss", "updates", (LOSS.series[1],), True)
-    text = drawn(CurvesChart([LOSS, other]), 60, None)
+    text = render(CurvesChart([LOSS, other]), 60, None)
     assert text.count("b two 4.83") == 2
 
 
 def test_points_alone_stand_apart_and_their_mean_is_told() -> None:
-    text = drawn(CurvesChart([SCORE]), 60, None)
+    text = render(CurvesChart([SCORE]), 60, None)
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "a", "b"]
     assert "a one 85 (mean of 2 seeds)" in text
 
 
 def test_points_in_one_place_stand_beside_each_other() -> None:
     same = tuple(Series(name, (((1.0, 1.0),),)) for name in ("x", "y", "z"))
-    text = drawn(CurvesChart([Curves("s", "t", same, False)]), 60, None)
+    text = render(CurvesChart([Curves("s", "t", same, False)]), 60, None)
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
 
 
 def test_seeds_that_share_a_cell_share_a_letter() -> None:
     """Three letters for each variant moved its neighbours across the chart."""
     seeds = tuple(Series(name, (((1.0, 1.0),),) * 3) for name in ("x", "y"))
-    text = drawn(CurvesChart([Curves("s", "t", seeds, False)]), 60, None)
+    text = render(CurvesChart([Curves("s", "t", seeds, False)]), 60, None)
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b"]
 
 

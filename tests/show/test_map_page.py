@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.pages import HOSTILE, Document, long
-from helpers.sentences import SOURCE, made, tokens, translation
+from helpers.pages import HOSTILE_TEXTS, Document, long_capture
+from helpers.sentences import SOURCE, random_maps, tokens, translation
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -117,7 +117,7 @@ def test_the_same_captures_give_the_same_bytes() -> None:
     assert page([translation()]) == page([translation()])
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", HOSTILE_TEXTS)
 def test_hostile_text_adds_no_element_and_stays_text(text: str) -> None:
     plain = translation()
     queries = (Token(text, 5, 0), *tokens(SOURCE)[1:])
@@ -128,7 +128,7 @@ def test_hostile_text_adds_no_element_and_stays_text(text: str) -> None:
         how=text,
         model=text,
         facts={text: text},
-        maps={"encoder": made("encoder", queries, queries, layer=MapLayer(0, text))},
+        maps={"encoder": random_maps("encoder", queries, queries, layer=MapLayer(0, text))},
     )
     content = page([capture], command=text)
     document = Document(content)
@@ -171,7 +171,7 @@ def test_no_map_to_show_is_refused() -> None:
 
 @pytest.mark.slow
 def test_144_heads_of_512_tokens_fit_and_cells_are_the_largest_of_each_pool() -> None:
-    capture = long(12, 12, 512)
+    capture = long_capture(12, 12, 512)
     content = page([capture])
     assert len(content) <= BUDGET
     (maps,) = Document(content).data["captures"][0]["maps"]
@@ -186,4 +186,4 @@ def test_144_heads_of_512_tokens_fit_and_cells_are_the_largest_of_each_pool() ->
 
 @pytest.mark.parametrize("budget", [60_000, 80_000, 120_000, 400_000])
 def test_a_page_keeps_to_its_budget(budget: int) -> None:
-    assert len(page([long(3, 4, 100)], budget=budget)) <= budget
+    assert len(page([long_capture(3, 4, 100)], budget=budget)) <= budget

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.pages import HOSTILE, long
-from helpers.sentences import SOURCE, made, tokens, translation
+from helpers.pages import HOSTILE_TEXTS, long_capture
+from helpers.sentences import SOURCE, random_maps, tokens, translation
 
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
@@ -267,19 +267,19 @@ def test_a_phone_shows_it_without_sideways_scrolling(show: Open, view: str) -> N
 
 
 def test_hostile_text_is_shown_as_text(show: Open) -> None:
-    queries = tuple(Token(text, i, i) for i, text in enumerate(HOSTILE))
+    queries = tuple(Token(text, i, i) for i, text in enumerate(HOSTILE_TEXTS))
     capture = replace(
-        translation(" ".join(HOSTILE)),
-        source=HOSTILE[0],
-        output=HOSTILE[1],
-        facts={HOSTILE[0]: HOSTILE[1]},
-        maps={"encoder": made("encoder", queries, queries, layer=MapLayer(0, HOSTILE[0]))},
+        translation(" ".join(HOSTILE_TEXTS)),
+        source=HOSTILE_TEXTS[0],
+        output=HOSTILE_TEXTS[1],
+        facts={HOSTILE_TEXTS[0]: HOSTILE_TEXTS[1]},
+        maps={"encoder": random_maps("encoder", queries, queries, layer=MapLayer(0, HOSTILE_TEXTS[0]))},
     )
     page = show(capture)
     said = hover(page, 0, 1)
-    assert f"\u201c{HOSTILE[0]}\u201d to \u201c{HOSTILE[1]}\u201d" in said
-    assert HOSTILE[0] in page.locator("#row tbody th").all_text_contents()
-    assert HOSTILE[0] in page.text_content("#texts")
+    assert f"\u201c{HOSTILE_TEXTS[0]}\u201d to \u201c{HOSTILE_TEXTS[1]}\u201d" in said
+    assert HOSTILE_TEXTS[0] in page.locator("#row tbody th").all_text_contents()
+    assert HOSTILE_TEXTS[0] in page.text_content("#texts")
     assert page.locator("script").count() == 2
     for view in ("l", "g"):
         page.keyboard.press(view)
@@ -343,7 +343,7 @@ def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show:
     choose(page, mode="difference")
     assert page.locator("#grid button:has-text('head 2')").first.text_content() == ("no differencehead 2")
     other = tokens(SOURCE.replace("_man", "_dog"))
-    apart = replace(translation("two"), maps={"encoder": made("encoder", other, other)})
+    apart = replace(translation("two"), maps={"encoder": random_maps("encoder", other, other)})
     page = show(translation("one"), apart, view="grid")
     choose(page, kind="encoder", mode="difference")
     assert "do not have the same tokens" in page.text_content("#note")
@@ -352,7 +352,7 @@ def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show:
 
 def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
     other = tokens(SOURCE.replace("_man", "_dog"))
-    second = replace(translation("two"), maps={"encoder": made("encoder", other, other)})
+    second = replace(translation("two"), maps={"encoder": random_maps("encoder", other, other)})
     page = show(translation("one"), second)
     choose(page, kind="encoder", mode="difference")
     assert "do not have the same tokens" in page.text_content("#note")
@@ -364,8 +364,8 @@ def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
 def test_a_map_says_what_it_is(show: Open) -> None:
     plain = translation()
     layer = MapLayer(0, "performer", exact=False, distance=(0.1, 0.2, 0.6))
-    effective = made("encoder", *[plain.maps["encoder"].keys] * 2, layer=layer)
-    static = made(
+    effective = random_maps("encoder", *[plain.maps["encoder"].keys] * 2, layer=layer)
+    static = random_maps(
         "cross",
         plain.maps["cross"].queries,
         plain.maps["cross"].keys,
@@ -388,7 +388,7 @@ def test_a_map_says_what_it_is(show: Open) -> None:
 
 
 def pooled_page(show: Open) -> tuple[Any, AttentionMaps]:
-    capture = long(2, 4, 150)
+    capture = long_capture(2, 4, 150)
     options = {"budget": 100_000, "command": "attnkit visualize-attn RUN"}
     return show(capture, options=options), capture.maps["encoder"]
 
@@ -434,7 +434,7 @@ def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> Non
 @pytest.mark.parametrize("view", ["matrix", "lines", "grid"])
 def test_axes_without_any_token_left_say_so(show: Open, view: str) -> None:
     special = tokens("<s> </s>")
-    capture = replace(translation(), maps={"encoder": made("encoder", special, special)})
+    capture = replace(translation(), maps={"encoder": random_maps("encoder", special, special)})
     page = show(capture, view=view)
     page.check("#plain")
     settled(page)

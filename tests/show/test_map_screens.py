@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from helpers.screens import COLOURS, PIECES, WIDTHS, capture, drawn, fitting, made, tokens
+from helpers.screens import COLOURS, TEXTS, WIDTHS, capture, cross_maps, render, render_checked, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +30,7 @@ CAPTION = "weight, linear; rows: queries, columns: keys"
 
 
 def test_a_small_map_is_squares_with_all_labels() -> None:
-    assert drawn(Heatmap(SMALL), 50).splitlines() == [
+    assert render(Heatmap(SMALL), 50).splitlines() == [
         "cross attention",
         "       d",
         "     ▁ o",
@@ -45,16 +45,16 @@ def test_a_small_map_is_squares_with_all_labels() -> None:
 
 
 def test_colours_are_those_of_the_map() -> None:
-    lines = drawn(Heatmap(SMALL), 50, "truecolor").splitlines()
+    lines = render(Heatmap(SMALL), 50, "truecolor").splitlines()
     assert lines[4] == "▁ein \x1b[48;2;252;232;56m  \x1b[0m\x1b[48;2;0;35;79m    \x1b[0m"
-    lines = drawn(Heatmap(SMALL), 50, "256").splitlines()
+    lines = render(Heatmap(SMALL), 50, "256").splitlines()
     assert re.sub(r"48;5;\d+", "N", lines[4]) == "▁ein \x1b[Nm  \x1b[0m\x1b[Nm    \x1b[0m"
 
 
 def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
     matrix = np.eye(70, dtype=np.float32)
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
-    lines = fitting(Heatmap(AttentionMatrix(matrix, names, names, "map")), 80, "256").split("\n")
+    lines = render_checked(Heatmap(AttentionMatrix(matrix, names, names, "map")), 80, "256").split("\n")
     assert lines[1] == " " * 7 + "".join(f"{at:<10}" for at in range(0, 70, 10)).rstrip()
     assert lines[2] == "  0 t0 " + "▀" * 70
     assert lines[36] == "68 t68 " + "▀" * 70
@@ -64,18 +64,18 @@ def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
 def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
     matrix = np.eye(8, 400, dtype=np.float32)
     names = tuple(Token("x", at, at) for at in range(400))
-    found = drawn(Heatmap(AttentionMatrix(matrix, names[:8], names, "map")), 80)
+    found = render(Heatmap(AttentionMatrix(matrix, names[:8], names, "map")), 80)
     assert "a cell is the highest of 1 x 6 (queries x keys)" in " ".join(found.split())
 
 
 def test_a_map_with_large_negative_weights_says_what_its_colours_mean() -> None:
     names = tuple(Token("x", at, at) for at in range(3))
     matrix = AttentionMatrix(np.diag([1.0, -0.5, 0.1]).astype(np.float32), names, names, "map")
-    assert "weight (-, =: negative, +, #: positive), linear" in drawn(Heatmap(matrix), 80)
-    assert "weight (blue: negative, orange: positive), linear" in drawn(Heatmap(matrix), 80, "256")
-    assert "(blue: less, orange: more)" in drawn(Heatmap(matrix.minus(matrix)), 80, "256")
+    assert "weight (-, =: negative, +, #: positive), linear" in render(Heatmap(matrix), 80)
+    assert "weight (blue: negative, orange: positive), linear" in render(Heatmap(matrix), 80, "256")
+    assert "(blue: less, orange: more)" in render(Heatmap(matrix.minus(matrix)), 80, "256")
     wide = replace(matrix, weights=np.tile(matrix.weights, 200), keys=names * 200)
-    assert "a cell is the value farthest from 0 of 1 x" in " ".join(drawn(Heatmap(wide), 80).split())
+    assert "a cell is the value farthest from 0 of 1 x" in " ".join(render(Heatmap(wide), 80).split())
 
 
 def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
@@ -84,8 +84,8 @@ def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
         "encoder", np.eye(70, dtype=np.float32)[None, None], (MapLayer(0, "dot"),), (0,), names, names
     ).without(first=True)
     for width in (80, 200):
-        assert "first column hidden: t0" in drawn(Heatmap(matrix_of(maps)), width)
-    lines = fitting(Heatmap(matrix_of(maps)), 100, "256").split("\n")
+        assert "first column hidden: t0" in render(Heatmap(matrix_of(maps)), width)
+    lines = render_checked(Heatmap(matrix_of(maps)), 100, "256").split("\n")
     assert lines[1].split()[:2] == ["1", "11"]
 
 
@@ -114,23 +114,23 @@ def test_differences_need_equal_axes() -> None:
 @st.composite
 def views(draw: st.DrawFn) -> AttentionMatrix:
     sizes = [draw(st.integers(0, 12) | st.integers(0, 150)) for _ in range(2)]
-    few = draw(st.lists(PIECES, min_size=1, max_size=8))
+    few = draw(st.lists(TEXTS, min_size=1, max_size=8))
     axes = [tuple(Token(few[at % len(few)], at, at, at == 3) for at in range(size)) for size in sizes]
     seed = draw(st.integers(0, 99))
     reach = draw(st.sampled_from((1.0, 0.0, -3.0, 1e-9, 1e9, np.nan, np.inf)))
     with np.errstate(all="ignore"):
         matrix = np.random.default_rng(seed).normal(size=sizes).astype(np.float32) * reach
-    title = draw(PIECES)
+    title = draw(TEXTS)
     return AttentionMatrix(matrix.astype(np.float32), *axes, title, (title,), draw(st.booleans()))
 
 
 @given(views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)))
 def test_no_map_is_wider_than_the_screen(shown: AttentionMatrix, width: int, colour: str | None, scale: str) -> None:
-    fitting(Heatmap(shown, scale=scale), width, colour)
+    render_checked(Heatmap(shown, scale=scale), width, colour)
 
 
 def test_every_head_is_a_small_map_under_its_number() -> None:
-    assert drawn(MapGrid(made("ein Hund .", "a dog !", 1, 2)), 80).splitlines() == [
+    assert render(MapGrid(cross_maps("ein Hund .", "a dog !", 1, 2)), 80).splitlines() == [
         "cross attention, all heads: scaled-dot (exact)",
         "L0 H0  H1",
         "   ██   ██",
@@ -143,7 +143,7 @@ def test_every_head_is_a_small_map_under_its_number() -> None:
 
 
 def test_heads_that_do_not_fit_go_below() -> None:
-    found = drawn(MapGrid(made("a b c d e f g h", "a b c d e f g h", 1, 12)), 40)
+    found = render(MapGrid(cross_maps("a b c d e f g h", "a b c d e f g h", 1, 12)), 40)
     heads = [line.split() for line in found.splitlines() if line.startswith("L0")]
     assert [name for line in heads for name in line[1:]] == [f"H{at}" for at in range(12)]
     assert len(heads) == 3
@@ -151,9 +151,9 @@ def test_heads_that_do_not_fit_go_below() -> None:
 
 def test_one_colour_bar_is_for_all() -> None:
     """A head with weights of 0.5 is drawn darker than one with 1."""
-    maps = made("a b", "a b", 1, 2)
+    maps = cross_maps("a b", "a b", 1, 2)
     maps.weights[0, 1] /= 2
-    found = drawn(MapGrid(maps), 80).splitlines()
+    found = render(MapGrid(maps), 80).splitlines()
     assert found[2] == "   █   ▒"
 
 
@@ -161,7 +161,7 @@ def test_one_colour_bar_is_for_all() -> None:
     st.lists(st.integers(0, 6) | st.integers(0, 70), min_size=2, max_size=2),
     st.integers(1, 3),
     st.integers(1, 13),
-    st.lists(PIECES, min_size=1, max_size=4),
+    st.lists(TEXTS, min_size=1, max_size=4),
     WIDTHS,
     st.sampled_from(COLOURS),
     st.sampled_from(get_args(Scale)),
@@ -173,12 +173,12 @@ def test_no_grid_is_wider_than_the_screen(
     weights = np.random.default_rng(1).normal(size=(layers, heads, *sizes)).astype(np.float32)
     known = tuple(MapLayer(at * 7, pieces[0], at > 0, at > 1) for at in range(layers))
     grid = MapGrid(AttentionMaps("cross", weights, known, tuple(range(heads)), *axes), scale=scale)
-    fitting(grid, width, colour)
+    render_checked(grid, width, colour)
 
 
-ONE = capture(made("ein Hund .", "a dog !"), "vanilla")
-OTHER = capture(made("ein Hund .", "a dog !", word="dot"), "dense")
-ELSE = capture(made("ein Tier .", "a dog !"), "random", "ein Tier .")
+ONE = capture(cross_maps("ein Hund .", "a dog !"), "vanilla")
+OTHER = capture(cross_maps("ein Hund .", "a dog !", word="dot"), "dense")
+ELSE = capture(cross_maps("ein Tier .", "a dog !"), "random", "ein Tier .")
 
 
 def one_head(*captures: Capture, layer: int, head: int) -> list[Capture]:
@@ -189,30 +189,30 @@ def one_head(*captures: Capture, layer: int, head: int) -> list[Capture]:
 
 
 def test_maps_stand_below_each_other_with_their_difference() -> None:
-    text = drawn(MapComparison(one_head(ONE, OTHER, layer=1, head=0), "cross"), 50)
+    text = render(MapComparison(one_head(ONE, OTHER, layer=1, head=0), "cross"), 50)
     lines = [line.strip() for line in text.splitlines()]
     assert lines.index("vanilla") < lines.index("dense") < lines.index("dense minus vanilla")
     assert lines.count("output (greedy): ein Hund .") == 2
 
 
 def test_other_tokens_have_no_difference() -> None:
-    text = drawn(MapComparison(one_head(ONE, ELSE, layer=1, head=0), "cross"), 120)
+    text = render(MapComparison(one_head(ONE, ELSE, layer=1, head=0), "cross"), 120)
     assert "no difference map of random and vanilla: the queries are different tokens" in text
     assert "minus" not in text
 
 
 def test_signs_show_differences_without_colours() -> None:
-    other = capture(made("ein Hund .", "a dog !"), "shifted")
+    other = capture(cross_maps("ein Hund .", "a dog !"), "shifted")
     other.maps["cross"].weights[:] = other.maps["cross"].weights[:, :, ::-1]
-    lines = drawn(MapComparison(one_head(ONE, other, layer=0, head=0), "cross"), 40).splitlines()
+    lines = render(MapComparison(one_head(ONE, other, layer=0, head=0), "cross"), 40).splitlines()
     at = lines.index("shifted minus vanilla")
     assert lines[at + 4 : at + 7] == [" ein ==  ##", "Hund       ", "   . ##  =="]
 
 
 def test_maps_share_one_colour_bar() -> None:
-    half = capture(made("ein Hund .", "a dog !"), "half")
+    half = capture(cross_maps("ein Hund .", "a dog !"), "half")
     half.maps["cross"].weights[:] /= 2
-    lines = drawn(MapComparison(one_head(ONE, half, layer=0, head=0), "cross"), 90).splitlines()
+    lines = render(MapComparison(one_head(ONE, half, layer=0, head=0), "cross"), 90).splitlines()
     rows = [line for line in lines if line.startswith(" ein")]
     assert ["██" in rows[0], "▒▒" in rows[1]] == [True, True]
 
@@ -222,10 +222,10 @@ def test_a_kind_that_is_not_there_is_refused() -> None:
         MapComparison([ONE, OTHER], "encoder")
 
 
-@given(PIECES, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS))
+@given(TEXTS, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS))
 def test_no_comparison_is_wider_than_the_screen(
     piece: str, count: int, size: int, width: int, colour: str | None
 ) -> None:
-    maps = made(" ".join("x" * size), " ".join("y" * (size + 3)))
+    maps = cross_maps(" ".join("x" * size), " ".join("y" * (size + 3)))
     captures = [capture(maps, piece + str(at), piece) for at in range(count)]
-    fitting(MapComparison(captures, "cross"), width, colour)
+    render_checked(MapComparison(captures, "cross"), width, colour)

@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 import pytest
-from helpers.screens import drawn
+from helpers.screens import render
 
 from attnkit.scoring.overview import Overview, OverviewCell, OverviewColumn
 from attnkit.show.overview import forest_picture, forest_table, overview_picture, overview_table
@@ -50,7 +50,7 @@ def test_the_forest_names_seeds_margin_and_baseline() -> None:
 
 
 def test_tables_say_the_same() -> None:
-    lines = drawn(overview_table(FOUND), 100).splitlines()
+    lines = render(overview_table(FOUND), 100).splitlines()
     assert "-: nothing to compare" in " ".join(" ".join(lines).split())
     assert [line.split() for line in lines[3:6]] == [
         ["base", "20.00", "-"],

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers.scored import scored_run
+from helpers.scored_runs import scored_run
 
 from attnkit.show.report import page, report_of
 

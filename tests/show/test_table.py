@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import score_rows
-from helpers.score_rows import changed, compared, fixed_difference, fixed_score, score_row
+from helpers.score_rows import compare_rows, fixed_difference, fixed_score, score_row, with_values
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -57,13 +57,13 @@ def against(variant: str, metric: str, difference: float | None, p: float, *why:
     """One comparison with the baseline."""
     base, row = run("vanilla", 1, 0, 0), run(variant, 1, 0, 0)
     tested = None if difference is None else fixed_difference(difference, p, 4 * p, **more)
-    return score_rows.against(base, row, metric, tested, *why)
+    return score_rows.system_difference(base, row, metric, tested, *why)
 
 
 def comparison(*rows: ScoreRow, **more: Any) -> Comparison:
     """The given rows, else three variants with two seeds."""
     if rows:
-        return compared(*rows, **more)
+        return compare_rows(*rows, **more)
     rows = (
         run("vanilla", 1, 39.0, 44.0),
         run("vanilla", 2, 40.0, 43.0),
@@ -85,7 +85,7 @@ def comparison(*rows: ScoreRow, **more: Any) -> Comparison:
         for metric, p in (("bleu", 0.01), ("ter", 0.5))
     )
     plain = {"baseline": "vanilla", "differences": differences, "resamples": 1000, "best": best}
-    return compared(*rows, **(plain | more))
+    return compare_rows(*rows, **(plain | more))
 
 
 def shown(table: Table, width: int, **options: Any) -> str:
@@ -255,7 +255,7 @@ def test_scores_that_cannot_be_compared_say_so() -> None:
 
 def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
     rows = [run("a", 1, 1.0, 1.0), run("b", 1, 2.0, 2.0)]
-    rows += [changed(row, split="test_2017") for row in reversed(rows)]
+    rows += [with_values(row, split="test_2017") for row in reversed(rows)]
     table = comparison_table(comparison(*rows))
     assert [[cell.text for cell in row[:3]] for row in table.rows] == [
         ["test", "a", "1.00"],
@@ -426,7 +426,7 @@ def test_json_has_the_rows_as_named_values() -> None:
 def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
     """Both were called base, so "difference: to base" did not say whose."""
     a, b = (run("base", 1, 39.0, 44.0, recipe=name, run=f"runs/{name}/base/seed-1") for name in "AB")
-    test = score_rows.against(a, b, "bleu", fixed_difference(0.5, 0.2, 0.8))
+    test = score_rows.system_difference(a, b, "bleu", fixed_difference(0.5, 0.2, 0.8))
     found = comparison(a, b, differences=(test,), resamples=1000)
     note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
     assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
@@ -437,7 +437,7 @@ def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
         run("base", seed, 39.0, 44.0, recipe=name, search=StoredSearch(beam=beam))
         for name, seed, beam in (("A", 1, 2), ("A", 2, 2), ("B", 3, 5))
     ]
-    test = score_rows.against(rows[0], rows[2], "bleu", None, "search")
+    test = score_rows.system_difference(rows[0], rows[2], "bleu", None, "search")
     found = comparison(*rows, differences=(test,), resamples=1000)
     notes = "\n".join(comparison_table(found).notes)
     assert "seeds: 1, 2 (base of A); 3 (base of B) (" in notes
@@ -452,7 +452,7 @@ def test_the_note_of_runs_is_what_a_shell_expands() -> None:
     paths += [f"{name}/seed-{seed}.results.tar.xz" for name in ("runs/a/linear", "runs/a/dot") for seed in (1, 2)]
     paths += ["runs/a/wide/seed-1", "runs/b"]
     row = result.rows[0]
-    (note,) = run_notes([changed(row, run=path) for path in paths])
+    (note,) = run_notes([with_values(row, run=path) for path in paths])
     command = ["bash", "-c", f"printf '%s\\n' {note.removeprefix('runs: ')}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == paths

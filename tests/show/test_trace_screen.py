@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.colours import lab, lab_seen
-from helpers.screens import COLOURS, PIECES, WIDTHS, drawn, fitting
-from helpers.traces import context, made
+from helpers.colours import lab, simulated_lab
+from helpers.screens import COLOURS, TEXTS, WIDTHS, render, render_checked
+from helpers.traces import context, make_trace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,37 +37,37 @@ never selected: 1 of 3 contexts
 
 @pytest.mark.parametrize(("width", "expected"), [(80, WIDE), (40, NARROW)])
 def test_the_screen_is_exact(width: int, expected: str) -> None:
-    lines = drawn(TraceScreen(made()), width).splitlines()
+    lines = render(TraceScreen(make_trace()), width).splitlines()
     assert [line.rstrip() for line in lines] == expected.splitlines()
 
 
 def test_colours_change_no_character() -> None:
     for colour in COLOURS:
-        assert fitting(TraceScreen(made()), 80, colour) == fitting(TraceScreen(made()), 80)
-    assert "48;2;119;170;221m" in drawn(TraceScreen(made()), 80, "truecolor")
-    assert "[4" not in drawn(TraceScreen(made()), 80, "standard")
+        assert render_checked(TraceScreen(make_trace()), 80, colour) == render_checked(TraceScreen(make_trace()), 80)
+    assert "48;2;119;170;221m" in render(TraceScreen(make_trace()), 80, "truecolor")
+    assert "[4" not in render(TraceScreen(make_trace()), 80, "standard")
 
 
 def test_a_mixture_has_no_speaker_but_shares() -> None:
     for pool in ("weighted", "max"):
-        shown = drawn(TraceScreen(made(pool)), 80)
+        shown = render(TraceScreen(make_trace(pool)), 80)
         assert "never selected" not in shown
         assert "60.0% 3 paris.txt" in shown
 
 
 def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:
-    shown = made()
+    shown = make_trace()
     tokens = tuple(token._replace(agreed=at in (1, 3, 5)) for at, token in enumerate(shown.tokens))
     trace = replace(shown, tokens=tokens)
-    lines = fitting(TraceScreen(trace), 80).splitlines()
+    lines = render_checked(TraceScreen(trace), 80).splitlines()
     assert lines[1] == "[A]Paris [.]lies [B]on [.]the [A]Seine"
     assert lines[-1].startswith("grey [.]: 2 of 5 tokens, which the model would also generate without")
-    assert "\x1b[2m[.]lies" in drawn(TraceScreen(trace), 80, "truecolor")
+    assert "\x1b[2m[.]lies" in render(TraceScreen(trace), 80, "truecolor")
 
 
 def test_an_empty_answer_says_so() -> None:
-    end = made().tokens[-1:]
-    shown = drawn(TraceScreen(replace(made(), tokens=end, answer="")), 60)
+    end = make_trace().tokens[-1:]
+    shown = render(TraceScreen(replace(make_trace(), tokens=end, answer="")), 60)
     assert "the answer is empty: the first token is the end token" in shown
 
 
@@ -77,7 +77,7 @@ def test_more_contexts_than_letters_share_a_sign() -> None:
     tokens = tuple(
         TracedToken("w", at, tuple(0.0 if at == other else 1.0 for other in range(count))) for at in range(count)
     )
-    marks = context_marks(replace(made(), contexts=many, tokens=tokens))
+    marks = context_marks(replace(make_trace(), contexts=many, tokens=tokens))
     assert [mark.letter for mark in marks.values()] == [*LETTERS, OTHERS, OTHERS]
 
 
@@ -85,16 +85,16 @@ def test_more_contexts_than_letters_share_a_sign() -> None:
 def test_colours_of_speakers_differ_for_every_common_sight(sight: str) -> None:
     """8 is several times a noticeable difference."""
     colours = np.array([list(bytes.fromhex(one)) for one in CONTEXT_COLOURS], np.uint8)
-    places = lab_seen(colours, sight)
+    places = simulated_lab(colours, sight)
     gaps = np.linalg.norm(places[:, None] - places[None], axis=-1)
     assert gaps[~np.eye(len(places), dtype=bool)].min() > 8
     assert lab(colours)[:, 0].min() > 60  # black text stays readable
 
 
 @given(
-    st.lists(st.tuples(PIECES, st.integers(0, 2), st.floats(0, 9)), max_size=12),
-    PIECES,
-    PIECES,
+    st.lists(st.tuples(TEXTS, st.integers(0, 2), st.floats(0, 9)), max_size=12),
+    TEXTS,
+    TEXTS,
     WIDTHS,
     st.sampled_from(COLOURS),
     st.sampled_from(("entropy", "mean", "max", "weighted")),
@@ -107,5 +107,7 @@ def test_hostile_tokens_do_no_harm_at_any_width(
         for piece, at, entropy in said
     )
     some = tuple(context(name, text) for _ in range(3))
-    hostile = replace(made(pool), model=name, prompt=text, contexts=some, tokens=(*tokens, *made(pool).tokens[-1:]))
-    fitting(TraceScreen(hostile), width, colour)
+    hostile = replace(
+        make_trace(pool), model=name, prompt=text, contexts=some, tokens=(*tokens, *make_trace(pool).tokens[-1:])
+    )
+    render_checked(TraceScreen(hostile), width, colour)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.faults import FAULTS, Faulty, Killed, failing
+from helpers.faults import FAULTS, FaultyDisk, Killed, use_disk
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
 from attnkit.storage import files
@@ -35,15 +35,15 @@ def test_a_file_comes_in_pieces_and_a_fault_between_them_leaves_nothing(tmp_path
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("old", [None, "old content"])
 def test_whatever_operation_fails_the_content_is_old_or_new(tmp_path: Path, fault: str, old: str | None) -> None:
-    counter = Faulty()
-    with failing(counter):
+    counter = FaultyDisk()
+    with use_disk(counter):
         files.atomic_write(tmp_path / "dry", "new content")
     assert counter.count == 5
     for at in range(1, counter.count + 1):
         path = tmp_path / f"{at}"
         if old is not None:
             path.write_text(old)
-        with pytest.raises((AttnkitError, Killed)), failing(Faulty(at, **FAULTS[fault])):
+        with pytest.raises((AttnkitError, Killed)), use_disk(FaultyDisk(at, **FAULTS[fault])):
             files.atomic_write(path, "new content")
         content = path.read_text() if path.exists() else None
         assert content in (old, "new content")
@@ -67,7 +67,7 @@ def test_whatever_operation_fails_the_content_is_old_or_new(tmp_path: Path, faul
 def test_each_error_of_the_system_has_a_class_and_an_advice(
     tmp_path: Path, number: int, kind: type[AttnkitError], words: str
 ) -> None:
-    with pytest.raises(kind, match=words) as error, failing(Faulty(2, number)):
+    with pytest.raises(kind, match=words) as error, use_disk(FaultyDisk(2, number)):
         files.atomic_write(tmp_path / "x", "content")
     assert str(error.value).startswith(f"{tmp_path / 'x'}: cannot be ")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from helpers.faults import FAULTS, Faulty, Killed, failing
+from helpers.faults import FAULTS, FaultyDisk, Killed, use_disk
 from torch import Tensor
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, OutputError, OutputPathError
@@ -71,7 +71,7 @@ def fill(run: Run, steps: range, keep: tuple[int, ...] = ()) -> None:
 @pytest.fixture(autouse=True)
 def _unsynced() -> Iterator[None]:
     """A good disk that is not synced, which only a loss of power would show."""
-    with failing(Faulty()):
+    with use_disk(FaultyDisk()):
         yield
 
 
@@ -177,11 +177,11 @@ def test_a_tensor_without_a_safetensors_type_is_refused(tmp_path: Path) -> None:
 def test_the_log_is_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
     order: list[str] = []
 
-    class Watched(Faulty):
+    class Watched(FaultyDisk):
         def fsync(self, file: object) -> None:
             order.append(Path(file.name).name)  # type: ignore[attr-defined]
 
-    with failing(Watched()):
+    with use_disk(Watched()):
         fill(Run(tmp_path), range(1, 2))
     assert order == ["metrics.jsonl", "tensors.safetensors", "state.json", "manifest.json"]
 
@@ -189,12 +189,12 @@ def test_the_log_is_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
 BEFORE = {"with pruning": range(1, 4), "first save": range(0), "second save": range(1, 2)}
 
 
-def _attempt(folder: Path, before: range, disk: Faulty, step: int) -> BaseException | None:
+def _attempt(folder: Path, before: range, disk: FaultyDisk, step: int) -> BaseException | None:
     """A history of saves on a good disk, then one on the given disk; what that one raised."""
     run = Run(folder)
     fill(run, before)
     try:
-        with failing(disk):
+        with use_disk(disk):
             run.log.append({"step": step, "loss": 0.5})
             checkpoint.save(run, step, values(step + 100), state(step + 100))
     except (AttnkitError, Killed) as error:
@@ -226,7 +226,7 @@ def _check_after_fault(folder: Path, before: range, step: int) -> None:
 
 
 def test_what_was_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
-    disk = Faulty()
+    disk = FaultyDisk()
     assert _attempt(tmp_path, range(1, 4), disk, 4) is None
     disk._lose()
     found = checkpoint.latest(Run(tmp_path))
@@ -240,7 +240,7 @@ def test_what_was_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
 def test_whatever_operation_fails_the_old_or_the_new_state_is_there(tmp_path: Path, history: str, fault: str) -> None:
     before = BEFORE[history]
     step = len(before) + 1
-    counter = Faulty()
+    counter = FaultyDisk()
     assert _attempt(tmp_path / "dry", before, counter, step) is None
     assert counter.count >= 20
     expected = {"kill": Killed, "power loss": Killed}.get(
@@ -248,7 +248,7 @@ def test_whatever_operation_fails_the_old_or_the_new_state_is_there(tmp_path: Pa
     )
     for at in range(1, counter.count + 1):
         folder = tmp_path / str(at)
-        error = _attempt(folder, before, Faulty(at, **FAULTS[fault]), step)
+        error = _attempt(folder, before, FaultyDisk(at, **FAULTS[fault]), step)
         assert type(error) is expected, (at, error)
         _check_after_fault(folder, before, step)
         shutil.rmtree(folder)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.happened import happened
-from helpers.small import StopAt, job, run_through
+from helpers.events import record_events
+from helpers.small import StopAt, job, run_training
 
 from attnkit.analysis.capture import MapReader
 from attnkit.analysis.head_ablation import probe_heads
@@ -59,7 +59,7 @@ def recipe(kind: str = "counts", **settings: Any) -> Recipe:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_counted_run_is_finished_scored_and_used_like_any_other(kind: str, tmp_path: Path) -> None:
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe(kind)}, None, {})
-    events = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
+    events = record_events(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     run = Run.open(tmp_path / "runs/small/base/seed-1")
     assert run.finished
     run.verify()
@@ -73,7 +73,7 @@ def test_a_counted_run_is_finished_scored_and_used_like_any_other(kind: str, tmp
     found = translate(run.model(), run.tokenizer(), ["kami mine"], run.recipe.search, **how)
     assert len([text for (text, _), *_ in found if text]) == 1
     # nothing is counted again
-    again = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
+    again = record_events(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     assert not any(isinstance(event, FinishedEvent) for event in again)
 
 
@@ -83,31 +83,31 @@ def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_
     for folder in folders:
         folder.mkdir()
     with pytest.raises(StoppedError, match="run the same command again to start this run over"):
-        run_through(job(folders[0], recipe(kind), StopAt([1 if kind == "counts" else 4])), count)
+        run_training(job(folders[0], recipe(kind), StopAt([1 if kind == "counts" else 4])), count)
     assert not Run.open(folders[0] / "run").finished
     for folder in folders:
-        run_through(job(folder, recipe(kind)), count)
+        run_training(job(folder, recipe(kind)), count)
     first, second = (Run.open(folder / "run") for folder in folders)
     hashes = [run.manifest.files | {"metrics.jsonl": run.log.digest()} for run in (first, second)]
     assert hashes[0] == hashes[1]
 
 
 def test_vectors_come_to_lower_the_loss_of_pairs(tmp_path: Path) -> None:
-    events = run_through(job(tmp_path, recipe("skip-gram", steps=30)), count)
+    events = run_training(job(tmp_path, recipe("skip-gram", steps=30)), count)
     losses = [event.loss for event in events if isinstance(event, ProgressEvent)]
     assert len(losses) == 15
     assert losses == sorted(losses, reverse=True)
 
 
 def test_more_steps_make_no_finished_count_go_on(tmp_path: Path) -> None:
-    run_through(job(tmp_path, recipe()), count)
+    run_training(job(tmp_path, recipe()), count)
     assert not needs_updates(Run.open(tmp_path / "run"), recipe(steps=9), [])
 
 
 def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> None:
     chosen = recipe("counts", precision="auto")
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": chosen}, None, {})
-    events = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
+    events = record_events(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     assert not any(isinstance(e, NoteEvent) and "precision" in e.text for e in events)
     assert Run.open(tmp_path / "runs/small/base/seed-1").manifest.precision == "fp32"
 
@@ -125,7 +125,7 @@ def test_its_cost_is_that_of_its_tables() -> None:
 
 
 def counted_run(folder: Path) -> Run:
-    run_through(job(folder, recipe()), count)
+    run_training(job(folder, recipe()), count)
     return Run.open(folder / "run")
 
 

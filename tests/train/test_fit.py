@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.model_types import BASELINES
-from helpers.small import StopAt, digests, job, run_through, small_recipe, write_corpus
+from helpers.small import StopAt, digests, job, run_training, small_recipe, write_corpus
 
 from attnkit import models
 from attnkit.data.batch import Batch, collate, plan
@@ -49,9 +49,9 @@ def resumed(folder: Path, recipe: Any, stops: list[int]) -> list[str]:
     for number, stop in enumerate(stops):
         before = stops[number - 1] if number else 0
         with pytest.raises(StoppedError, match=f"after step {stop}, which is saved"):
-            run_through(job(folder, recipe, StopAt([stop - before])))
+            run_training(job(folder, recipe, StopAt([stop - before])))
         torch.rand(number + 3)  # whatever happens to the random state between the two
-    run_through(job(folder, recipe))
+    run_training(job(folder, recipe))
     return list(digests(folder))
 
 
@@ -70,7 +70,7 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one
 ) -> None:
     recipe = small_recipe(write_corpus(tmp_path), **options)
     whole = tmp_path / "whole"
-    run_through(job(whole, recipe))
+    run_training(job(whole, recipe))
     expected = list(digests(whole))
     # first step, mid-epoch, the epoch's last batch and the boundary after it, thrice in one epoch
     for stops in ([1, EPOCH - 1, 6, 7, 8], [3, EPOCH]):
@@ -86,7 +86,7 @@ def test_every_type_of_model_resumes_bit_for_bit(tmp_path: Path, kind: str, prec
     changed = recipe.model.model_copy(update=BASELINES[kind])
     recipe = recipe.model_copy(update={"model": changed})
     whole = tmp_path / "whole"
-    run_through(job(whole, recipe))
+    run_training(job(whole, recipe))
     assert resumed(tmp_path / "parts", recipe, [3, EPOCH]) == list(digests(whole))
 
 
@@ -113,7 +113,7 @@ def test_the_peak_memory_is_that_of_all_parts_and_old_checkpoints_have_none(tmp_
 
 def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
-    events = run_through(job(tmp_path, recipe, StopAt([12])))
+    events = run_training(job(tmp_path, recipe, StopAt([12])))
     assert isinstance(events[-1], FinishedEvent)
     assert Run.open(tmp_path / "run").finished
 
@@ -140,8 +140,8 @@ def test_the_speed_of_an_interval_counts_the_time_before_a_resumption(
 def test_resuming_a_checkpoint_made_after_the_last_one_repeats_no_log_line(tmp_path: Path, stop: int) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
     with pytest.raises(StoppedError):
-        run_through(job(tmp_path, recipe, StopAt([stop])))
-    events = run_through(job(tmp_path, recipe))
+        run_training(job(tmp_path, recipe, StopAt([stop])))
+    events = run_training(job(tmp_path, recipe))
     started = next(event for event in events if isinstance(event, StartedEvent))
     assert started.resumed_from == stop
     steps = [record["step"] for record in Run.open(tmp_path / "run").log.records()]
@@ -202,7 +202,7 @@ def test_the_logged_loss_is_plain_cross_entropy_a_token(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = training.model(batch.source, batch.input)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.output.flatten(), ignore_index=0)
-    (progress,) = [event for event in run_through(made) if isinstance(event, ProgressEvent)]
+    (progress,) = [event for event in run_training(made) if isinstance(event, ProgressEvent)]
     assert progress.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -219,7 +219,7 @@ def test_the_remaining_time_is_that_of_the_last_updates(tmp_path: Path, monkeypa
             told.append(event.remaining_seconds)
         now += 1000 if len(told) == 3 else 2
 
-    run_through(job(tmp_path, recipe), watch=pass_time)
+    run_training(job(tmp_path, recipe), watch=pass_time)
     assert told[3] > 36 * 200
     assert told[29:] == [pytest.approx(left * 2, abs=2 * left) for left in range(10, -1, -1)]
 
@@ -227,7 +227,7 @@ def test_the_remaining_time_is_that_of_the_last_updates(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(("average", "steps"), [(3, [8, 10, 12]), (9, [2, 4, 6, 8, 10, 12])])
 def test_averaged_weights_are_the_mean_of_the_last_validations(average: int, steps: list[int], tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), average=average, valid_every=2)
-    run_through(job(tmp_path, recipe))
+    run_training(job(tmp_path, recipe))
     run = Run.open(tmp_path / "run")
     stored = [read(run.checkpoints / f"step-{s}" / "tensors.safetensors") for s in steps]
     for name, tensor in run.weights().items():
@@ -237,7 +237,7 @@ def test_averaged_weights_are_the_mean_of_the_last_validations(average: int, ste
 
 def test_checkpoints_are_saved_between_validations_too(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), steps=7, valid_every=0, save_every=3)
-    told = run_through(job(tmp_path, recipe))
+    told = run_training(job(tmp_path, recipe))
     assert [event.step for event in told if isinstance(event, SavedEvent)] == [3, 6, 7]
 
 
@@ -251,7 +251,7 @@ def test_space_is_demanded_for_all_that_a_training_keeps(
     """Three checkpoints of three copies were demanded, whatever was averaged."""
     demanded: list[int] = []
     monkeypatch.setattr("attnkit.storage.files.check_space", lambda _, size: demanded.append(size))
-    run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), **settings)))
+    run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), **settings)))
     run = Run.open(tmp_path / "run")
     assert len(list(run.checkpoints.iterdir())) == kept - 1
     size = sum(t.numel() * t.element_size() for t in run.weights().values())
@@ -262,7 +262,7 @@ def test_moving_averages_follow_their_formula(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), ema=0.5, steps=2, valid_every=1)
     made = job(tmp_path, recipe)
     start = {n: p.detach().clone() for n, p in Training(made).model.named_parameters()}
-    run_through(made)
+    run_training(made)
     run = Run.open(tmp_path / "run")
     one, two = (read(run.checkpoints / f"step-{s}" / "tensors.safetensors") for s in (1, 2))
     for name, tensor in run.weights().items():
@@ -273,7 +273,7 @@ def test_moving_averages_follow_their_formula(tmp_path: Path) -> None:
 def test_training_stops_when_validations_no_longer_improve(tmp_path: Path) -> None:
     # no learning at all: the first validation is the best
     recipe = small_recipe(write_corpus(tmp_path), lr=1e-12, valid_every=1, patience=2, choose="best", steps=12)
-    events = run_through(job(tmp_path, recipe))
+    events = run_training(job(tmp_path, recipe))
     values = [event.value for event in events if isinstance(event, ValidatedEvent)]
     worst = len(values) - 1 - values.index(min(values))
     assert worst == 2
@@ -314,7 +314,7 @@ def test_of_equal_scores_the_lower_loss_is_better(
     options: Any = {"monitor": "bleu", "choose": "best", "patience": 2, "valid_every": 1}
     recipe = small_recipe(write_corpus(tmp_path), steps=8, **options)
     whole = tmp_path / "whole"
-    events = run_through(job(whole, recipe))
+    events = run_training(job(whole, recipe))
     finished = Run.open(whole / "run").manifest.finished
     assert (finished.updates, finished.step) == (ends, best)
     assert finished.reason == ("steps" if ends == 8 else "patience")
@@ -332,20 +332,20 @@ def test_a_checkpoint_that_knows_no_loss_of_its_best_validation_goes_on(
     options: Any = {"monitor": "bleu", "choose": "best", "valid_every": 1}
     recipe = small_recipe(write_corpus(tmp_path), steps=4, **options)
     with pytest.raises(StoppedError):
-        run_through(job(tmp_path, recipe, StopAt([2])))
+        run_training(job(tmp_path, recipe, StopAt([2])))
     run = Run.open(tmp_path / "run")
     values, state = checkpoint.load(run.checkpoints / "step-2")
     assert state["counters"].pop("best_loss") == 5.0
     assert state["counters"]["best_step"] == 1
     files.remove(run.checkpoints / "step-2")
     checkpoint.save(run, 2, values, state)
-    run_through(job(tmp_path, recipe))
+    run_training(job(tmp_path, recipe))
     assert Run.open(tmp_path / "run").manifest.finished.step == 3
 
 
 def test_a_decoded_metric_can_be_watched(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), monitor="chrf", steps=5)
-    validated = [e for e in run_through(job(tmp_path, recipe)) if isinstance(e, ValidatedEvent)]
+    validated = [e for e in run_training(job(tmp_path, recipe)) if isinstance(e, ValidatedEvent)]
     assert validated[0].monitor == "chrf"
     assert 0 <= validated[0].value <= 100
 
@@ -372,7 +372,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_module(
     monkeypatch.setattr(Training, "advance", poison)
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: updates.append(update))
     with pytest.raises(DivergedError) as caught:
-        run_through(made)
+        run_training(made)
     text = str(caught.value)
     assert text.startswith(f"step 1: the loss is not finite (first in the output of {module}; ")
     assert re.search(r"training rows \d+(, \d+)*", text)
@@ -395,7 +395,7 @@ def test_a_gradient_that_is_not_finite_names_its_parameter_and_the_good_checkpoi
 
     monkeypatch.setattr(GradientWorker, "backward", spoil)
     with pytest.raises(DivergedError, match=r"step 3: the gradient .* step 2 is saved") as caught:
-        run_through(made)
+        run_training(made)
     assert "gradient of encoder.blocks.0.norm_attention.weight" in str(caught.value)
 
 
@@ -418,27 +418,27 @@ def test_running_out_of_memory_says_what_to_change(
 
     monkeypatch.setattr(GradientWorker, "losses", fail)
     with pytest.raises(kind, match=text):
-        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
+        run_training(job(tmp_path, small_recipe(write_corpus(tmp_path))))
 
 
 def test_a_damaged_newest_checkpoint_costs_its_steps_only(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
     whole = tmp_path / "whole"
-    run_through(job(whole, recipe))
+    run_training(job(whole, recipe))
     with pytest.raises(StoppedError):
-        run_through(job(tmp_path, recipe, StopAt([8])))
+        run_training(job(tmp_path, recipe, StopAt([8])))
     path = tmp_path / "run" / "checkpoints" / "step-8" / "tensors.safetensors"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
-    events = run_through(job(tmp_path, recipe))
+    events = run_training(job(tmp_path, recipe))
     note = next(event for event in events if isinstance(event, NoteEvent))
     assert "resuming from step 5 and repeating 3 steps" in note.text
     assert list(digests(tmp_path)) == list(digests(whole))
 
 
 def test_events_are_plain_json_with_an_event_key(tmp_path: Path) -> None:
-    events = run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
+    events = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path))))
     kinds = {json.loads(json.dumps(event.json()))["event"] for event in events}
     assert kinds == {"started", "progress", "validated", "saved", "finished"}
     assert [e.step for e in events if isinstance(e, SavedEvent)] == [5, 10, 12]
@@ -449,7 +449,7 @@ def test_subword_sampling_changes_epochs_and_resumes_exactly(tmp_path: Path) -> 
     sampled = recipe.tokenizer.model_copy(update={"type": "unigram", "size": 60, "sampling": 0.3})
     recipe = recipe.model_copy(update={"tokenizer": sampled})
     whole = tmp_path / "whole"
-    run_through(job(whole, recipe))
+    run_training(job(whole, recipe))
     assert resumed(tmp_path / "parts", recipe, [7]) == list(digests(whole))
 
 
@@ -473,5 +473,5 @@ def test_a_language_model_and_a_decoder_of_pairs_train(tmp_path: Path) -> None:
     causal = {"train": recipe.train.model_copy(update={"objective": "causal"})}
     for number, changes in enumerate(({"model": decoder}, language | causal)):
         made = job(tmp_path / str(number), recipe.model_copy(update=changes))
-        losses = [e.loss for e in run_through(made) if isinstance(e, ValidatedEvent)]
+        losses = [e.loss for e in run_training(made) if isinstance(e, ValidatedEvent)]
         assert losses[-1] < losses[0] < 4

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.called import called
+from helpers.cli import run_cli
 
 from attnkit.errors import RecipeError, UsageError
 from attnkit.recipe import load, mechanism_registry, metrics
@@ -128,5 +128,5 @@ def test_eval_of_files_by_a_plug_in(
     write("h.txt", "a\n")
     write("r.txt", "abc\n")
     words = "eval --hyp h.txt --ref r.txt --metrics length-gap --plugin length_gap.py --format csv"
-    done = called(capsys, *words.split())
+    done = run_cli(capsys, *words.split())
     assert "2.0" in done.out, done.err

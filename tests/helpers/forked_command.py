@@ -19,7 +19,7 @@ from helpers.shell import environment
 CONTEXT = get_context("forkserver")
 
 
-class Warm:
+class ForkedCommand:
     """`attnkit WORDS` in a folder, as a process that can be watched and signalled.
 
     `notice` are the seconds that ranks have to find out that another one failed.
@@ -41,7 +41,7 @@ class Warm:
         assert self.process.pid is not None
         return self.process.pid
 
-    def until(self, event: str) -> "Warm":
+    def until(self, event: str) -> "ForkedCommand":
         """Read events up to the first of a kind; nothing where there is none to wait for."""
         while event and json.loads(next(self.stdout))["event"] != event:
             pass

@@ -15,7 +15,7 @@ from attnkit.recipe.schema import TokenizerConfig as Pieces
 from helpers.trained import ROWS
 
 LENGTH = 20
-PRODUCTS: list[dict[str, Any]] = [
+ARCHITECTURES: list[dict[str, Any]] = [
     {"norm": norm} | options
     for norm in ("pre", "post")
     for options in (
@@ -66,7 +66,7 @@ def build(chosen: Recipe, seed: int = 3) -> Model:
     return model.eval()
 
 
-def decided(model: Model) -> Model:
+def make_decisive(model: Model) -> Model:
     """The same with learned positions and an output of its own, made to end what it writes.
 
     It never thinks of what a search bans, over which libraries normalise differently.

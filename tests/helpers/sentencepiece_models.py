@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import sentencepiece
 
 
-def trained(lines: Iterable[str], size: int, **settings: object) -> bytes:
+def train(lines: Iterable[str], size: int, **settings: object) -> bytes:
     """A model of these lines, with attnkit's ids unless `settings` say otherwise."""
     model = io.BytesIO()
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}

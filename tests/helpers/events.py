@@ -7,11 +7,11 @@ from typing import Any
 from attnkit.train.events import Event
 
 
-class Enough(BaseException):
+class StopTraining(BaseException):
     """Raised by a test that has seen enough; nothing else takes it for an error."""
 
 
-def happened(
+def record_events(
     function: Callable[..., object], *arguments: Any, watch: Callable[[Event], object] = lambda _: None, **options: Any
 ) -> list[Event]:
     """All events of function(*arguments, emit=...); `watch` is called with each, too."""
@@ -21,7 +21,7 @@ def happened(
         told.append(event)
         watch(event)
 
-    with suppress(Enough):
+    with suppress(StopTraining):
         function(*arguments, emit=emit, **options)
     return told
 
@@ -31,6 +31,6 @@ def stop_at(wanted: Callable[[Event], object]) -> Callable[[Event], None]:
 
     def watch(event: Event) -> None:
         if wanted(event):
-            raise Enough
+            raise StopTraining
 
     return watch

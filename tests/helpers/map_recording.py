@@ -22,7 +22,7 @@ PARTS = {"parts": ("scaled-dot", "synthesizer-random")}
 SHAPES = {"encoder": "encoder-decoder", "decoder": "decoder", "cross": "encoder-decoder"}
 
 
-class Heard(NamedTuple):
+class MechanismCall(NamedTuple):
     """What a mechanism was given and answered."""
 
     v: Tensor
@@ -41,19 +41,19 @@ def cases() -> Iterator[tuple[str, str]]:
             yield word, "cross"
 
 
-def layer(word: str, role: str) -> MultiHead:
+def build_layer(word: str, role: str) -> MultiHead:
     """One layer as in `build`, which takes less time to make."""
     parts = PARTS if mechanisms.facts(word).composite else {}
     return MultiHead.build(word, 16, 4, LENGTH, role == "cross", causal=role == "decoder", **parts)
 
 
-def chosen(word: str, options: Mapping[str, Any] | None = None) -> schema.AttentionConfig:
+def attention_config(word: str, options: Mapping[str, Any] | None = None) -> schema.AttentionConfig:
     """A mechanism as a recipe names it."""
     given = dict(PARTS if mechanisms.facts(word).composite else {}) | dict(options or {})
     return schema.AttentionConfig(name=word, **given)
 
 
-def sections(
+def model_config(
     word: str = "scaled-dot",
     role: str = "cross",
     options: Mapping[str, Any] | None = None,
@@ -62,7 +62,7 @@ def sections(
 ) -> schema.ModelConfig:
     """The model section with a mechanism in one role and scaled dot in the others."""
     layers = schema.Layers(encoder=2, decoder=2)
-    roles = schema.Roles(**{role: chosen(word, options)})
+    roles = schema.Roles(**{role: attention_config(word, options)})
     sizes: dict[str, Any] = {"width": 16, "heads": 4, "ff": 16, "layers": layers}
     return schema.ModelConfig(shape=shape or SHAPES[role], attention=roles, **sizes | more)
 
@@ -79,7 +79,9 @@ def build(section: schema.ModelConfig, seed: int = 1, length: int = LENGTH) -> M
     return model.eval()
 
 
-def run_of(folder: Path, section: schema.ModelConfig, task: str = "translation", special: tuple[str, ...] = ()) -> Run:
+def save_run(
+    folder: Path, section: schema.ModelConfig, task: str = "translation", special: tuple[str, ...] = ()
+) -> Run:
     """A finished run of such a model, in a folder of its own."""
     folder.mkdir(exist_ok=True)
     causal = task == "language-modeling"
@@ -98,28 +100,28 @@ def run_of(folder: Path, section: schema.ModelConfig, task: str = "translation",
 
 
 @contextmanager
-def recorded(model: nn.Module, **chosen: Any) -> Iterator[dict[str, list[LayerMaps]]]:
+def record_maps(model: nn.Module, **chosen: Any) -> Iterator[dict[str, list[LayerMaps]]]:
     """The maps of each layer in a pass inside, by kind."""
     found: dict[str, list[LayerMaps]] = defaultdict(list)
     with record(model, lambda maps: found[maps.kind].append(maps), **chosen):
         yield found
 
 
-def stacked(layers: list[LayerMaps]) -> Tensor:
+def stack_weights(layers: list[LayerMaps]) -> Tensor:
     """The maps of layers [L, B, H, T, S]."""
     return torch.stack([one.weights for one in layers])
 
 
-def heard(model: nn.Module) -> dict[str, list[Heard]]:
+def record_mechanisms(model: nn.Module) -> dict[str, list[MechanismCall]]:
     """Listens to every mechanism from now on; values and answers by the name of the layer."""
-    found: dict[str, list[Heard]] = {}
+    found: dict[str, list[MechanismCall]] = {}
 
     def listen(name: str, mechanism: Attention) -> None:
         plain = mechanism.forward
 
         def forward(q: Any, k: Any, v: Any, *rest: Any, **named: Any) -> Any:
             out = plain(q, k, v, *rest, **named)
-            found.setdefault(name, []).append(Heard(v, out.y))
+            found.setdefault(name, []).append(MechanismCall(v, out.y))
             return out
 
         mechanism.forward = forward  # type: ignore[method-assign]

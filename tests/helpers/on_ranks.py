@@ -27,7 +27,7 @@ from attnkit.train.loss import LossOptions
 from attnkit.train.optimiser import weights_of
 from attnkit.train.parallel import full_state_dict
 from attnkit.train.precision import GradientWorker
-from helpers.small import StopAt, job, run_through
+from helpers.small import StopAt, job, run_training
 
 
 def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
@@ -35,7 +35,7 @@ def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
     group.join()
     made = _job(folder, recipe, StopAt([stop] if stop else []))
     try:
-        run_through(made)
+        run_training(made)
     except StoppedError:
         assert stop
     group.barrier()  # rank 0 has written everything
@@ -43,7 +43,7 @@ def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
 
 def train_alone(folder: Path, recipe: Recipe) -> None:
     """The same training by one process without a group, which computes as ranks do here."""
-    run_through(job(folder, recipe))
+    run_training(job(folder, recipe))
 
 
 def _job(folder: Path, recipe: Recipe, stop: StopAt | None = None) -> Any:
@@ -73,7 +73,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def descend(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str, Tensor]:
+def gradient_descent(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str, Tensor]:
     """Weights after updates of plain gradient descent in float64, each of so many batches."""
     group.join()
     prepared = prepare(recipe, cache=folder / "cache")
@@ -96,7 +96,7 @@ def descend(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str,
     return {name: tensor.clone() for name, tensor in found.items()}
 
 
-def answers(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any], bytes]:
+def translate_and_score(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any], bytes]:
     """Outputs and teacher-forced scores; the main process alone reads the texts."""
     group.join()
     texts = texts if group.is_main_process() else []
@@ -108,7 +108,7 @@ def answers(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any],
     return found, np.asarray(teacher_forced(model, encoded)).tobytes()
 
 
-def replies(path: Path, pretrained: Path) -> list[Any]:
+def answer_questions(path: Path, pretrained: Path) -> list[Any]:
     """Answers to questions by a run, and by a Hugging Face model."""
     group.join()
     question_sets.PORTION = 2  # six questions are three portions
@@ -133,7 +133,7 @@ def fail_on_last(recipe: Recipe, folder: Path, kind: str) -> None:
     if kind == "memory" and group.rank() == group.world_size() - 1:
         GradientWorker.backward = _exhausted  # type: ignore[method-assign]
     try:
-        run_through(made)
+        run_training(made)
     finally:
         GradientWorker.backward = PLAIN  # type: ignore[method-assign]
 
@@ -145,6 +145,6 @@ def _exhausted(*_: Any) -> None:
     raise MemoryError("out of memory")
 
 
-def meet() -> None:
+def join_with_own_command() -> None:
     """Ranks with command lines of their own."""
     group.join(["train", os.environ["RANK"]])
