@@ -1,4 +1,4 @@
-"""Every test of recipes runs in an empty folder, so that messages have short paths."""
+"""Fixture that runs every test of recipes in an empty folder, so that messages contain short paths."""
 
 from pathlib import Path
 
@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,7 @@
-"""A mechanism that cannot serve its place is refused with the reason and what would work."""
+"""Tests of mechanisms in places that they cannot serve: the error gives the reason and a remedy."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from helpers.recipe_texts import GOOD, error_message, parse_messages, read
@@ -11,37 +11,30 @@ from attnkit.errors import RecipeError
 from attnkit.mechanisms import MechanismSpec, Option
 from attnkit.recipe import mechanism_registry
 
-MADE = {
-    "landmarks": MechanismSpec(
-        "landmarks", Path(), "", causal=False, cross=False, why="its landmarks average the future"
-    ),
-    "table": MechanismSpec("table", Path(), "", limit=100, positions=("alibi",)),
-    "needy": MechanismSpec(
-        "needy",
-        Path(),
-        "",
-        options={
+SPECS: dict[str, dict[str, Any]] = {
+    "landmarks": {"causal": False, "cross": False, "why": "its landmarks average the future"},
+    "table": {"limit": 100, "positions": ("alibi",)},
+    "needy": {
+        "options": {
             "rank": Option(int, required=True),
             "layout": Option(Literal["outer", "tile"], "outer"),
             "layers": Option(Literal[1, 2], 1),
             "factors": Option(tuple[int, int] | None),
             "scale": Option(float, 1.0),
             "mode": Option(bool | Literal["mean"], False),
-        },
-    ),
+        }
+    },
 }
-
-
-SHIPPED = ("dot", "linear", "scaled-dot", "synthesizer-random")
-"""The shipped words of these tests, so that messages that list all words stay as they are."""
+"""Mechanisms with limits that no real mechanism has."""
+REAL = ("dot", "linear", "scaled-dot", "synthesizer-random")
+"""The real mechanisms of these tests; few, so that a new mechanism does not change messages that list all names."""
 
 
 @pytest.fixture(autouse=True)
-def _made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mechanisms with limits that no shipped one has, beside some shipped ones."""
-    known = mechanisms.facts
-    monkeypatch.setattr(mechanism_registry, "names", lambda: sorted([*SHIPPED, *MADE]))
-    monkeypatch.setattr(mechanism_registry, "facts", lambda w: MADE[w] if w in MADE else known(w))
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs, facts = {name: MechanismSpec(name, Path(), "", **spec) for name, spec in SPECS.items()}, mechanisms.facts
+    monkeypatch.setattr(mechanism_registry, "names", lambda: sorted([*specs, *REAL]))
+    monkeypatch.setattr(mechanism_registry, "facts", lambda name: specs.get(name) or facts(name))
 
 
 def attention(text: str) -> str:
@@ -94,17 +87,17 @@ zzz
 {name: linear, cross: dot}
   model.attention.cross: linear has no option 'cross'; it has feature_map,
 """
-"""Values of `model.attention` and, indented, what is said of them."""
+"""Values of `model.attention`, each followed by its error message."""
 
 
 @pytest.mark.parametrize(("text", "message"), parse_messages(UNFIT))
-def test_a_place_says_what_its_mechanism_cannot_do_and_what_would_work(text: str, message: str) -> None:
+def test_unsuitable_mechanism_or_option_raises(text: str, message: str) -> None:
     found = error_message(attention(text.rstrip()), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 
 
-def test_positions_need_a_mechanism_that_knows_them() -> None:
+def test_positions_need_a_mechanism_that_supports_them() -> None:
     found = error_message(attention("{encoder: synthesizer-random}, positions: rope"))
     assert found == (
         "r.yaml:3:30: model.attention.encoder: synthesizer-random does not work with"
@@ -114,7 +107,7 @@ def test_positions_need_a_mechanism_that_knows_them() -> None:
     read(attention("{cross: table}, positions: rope"), "data.max_length=9")  # rope does not reach cross attention
 
 
-def test_a_fixed_limit_bounds_the_length_of_the_data() -> None:
+def test_position_limit_bounds_the_length_of_the_data() -> None:
     found = error_message(attention("{encoder: table}"))
     assert found.endswith("table reaches 100 positions, begin token included; set data.max_length to at most 99")
     read(attention("{encoder: table}"), "data.max_length=99")
@@ -127,7 +120,7 @@ def test_options_are_typed_by_their_annotations() -> None:
     assert [type(value) for value in options.values()] == [int, int, tuple, float, bool]
 
 
-def test_a_place_that_the_shape_lacks_is_not_asked() -> None:
+def test_places_that_the_shape_lacks_are_not_checked() -> None:
     text = "task: language-modeling\ndata: {corpus: wikitext-2}\nmodel: {attention: %s}\n"
     read(text % "synthesizer-random")
     assert "cannot hide the future" in error_message(text % "landmarks")

@@ -1,4 +1,4 @@
-"""Mixtures in recipes: parts are typed and checked one by one, written and read back."""
+"""Tests of composite mechanisms in recipes: types and errors of parts, writing, hashing, JSON Schema."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def options(text: str, *overrides: str) -> dict[str, Any]:
     return read(text, *overrides).variants["base"].model.attention.encoder.options()
 
 
-def test_parts_are_words_or_mappings_with_typed_options() -> None:
+def test_parts_are_names_or_mappings_with_typed_options() -> None:
     found = options(
         mixture(
             "[dot, {name: synthesizer-random, trainable: false}, {name: synthesizer-factorized-"
@@ -53,7 +53,7 @@ def test_parts_are_words_or_mappings_with_typed_options() -> None:
         "model.attention.encoder.parts=[dot, gaussian]",
     ],
 )
-def test_the_command_line_sets_parts(override: str) -> None:
+def test_command_line_sets_parts(override: str) -> None:
     assert options(mixture(PARTS), override)["parts"] == ("dot", "gaussian")
 
 
@@ -82,17 +82,17 @@ mixture
 {name: interleaved, parts: [{name: dot, residual_scores: true}, linear]}
   interleaved: residual_scores adds the scores of the previous layer: set it on all parts
 """
-"""Encoder attention and what is said of it; tests/mechanisms/test_refusals.py has more."""
+"""Encoder attention, each followed by its error message; tests/mechanisms/test_refusals.py has more."""
 
 
 @pytest.mark.parametrize(("text", "message"), parse_messages(WRONG))
-def test_what_is_wrong_with_a_part_is_told_where_it_stands(text: str, message: str) -> None:
+def test_wrong_part_raises_with_its_position(text: str, message: str) -> None:
     found = error_message(encoder(text.rstrip()), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 
 
-def test_a_place_asks_what_all_parts_can_do() -> None:
+def test_all_parts_must_suit_the_place() -> None:
     text = f"{GOOD}model: {{attention: {{name: mixture, parts: {PARTS}}}}}\n"
     found = error_message(text)
     assert "model.attention: mixture cannot be cross attention (its part synthesizer-" in found
@@ -103,7 +103,7 @@ def test_a_place_asks_what_all_parts_can_do() -> None:
     read(mixture("[dot, gaussian]").replace("attention:", "positions: rope, attention:"))
 
 
-def test_a_causal_place_refuses_patterns_that_look_ahead() -> None:
+def test_causal_attention_refuses_patterns_that_look_ahead() -> None:
     text = GOOD + "model: {attention: {decoder: {name: fixed-pattern, patterns: [current, next]}}}\n"
     assert "fixed-pattern cannot be decoder attention: it cannot hide the future" in error_message(text)
     assert "patterns: next looks ahead" in error_message(text)
@@ -112,27 +112,27 @@ def test_a_causal_place_refuses_patterns_that_look_ahead() -> None:
     assert "did you mean [current, previous]?" in error_message(text.replace("next", "previuos"))
 
 
-def test_a_mixture_is_written_hashed_and_compared() -> None:
+def test_mixture_is_written_hashed_and_compared() -> None:
     recipe = read(mixture(PARTS)).variants["base"]
-    again = load_resolved(write(dump(recipe), "again.yaml"))
-    assert again == recipe
-    assert digest(again) == digest(recipe)
+    reloaded = load_resolved(write(dump(recipe), "again.yaml"))
+    assert reloaded == recipe
+    assert digest(reloaded) == digest(recipe)
     shown = "[scaled-dot, {name: synthesizer-factorized-random, rank: 4}]"
     assert flat(recipe)["model.attention.encoder.parts"] == shown
     other = read(mixture(PARTS), "model.attention.encoder.parts=dot,gaussian").variants["base"]
     assert difference(recipe, other) == [f"model.attention.encoder.parts: {shown} -> [dot, gaussian]"]
 
 
-def test_the_json_schema_knows_parts() -> None:
+def test_json_schema_contains_parts() -> None:
     defs = json_schema()["$defs"]
-    single, *each = defs["AttentionConfig"]["anyOf"]
+    single, *composites = defs["AttentionConfig"]["anyOf"]
     assert single == {"$ref": "#/$defs/Mechanism"}
     assert not {"mixture", "interleaved"} & set(defs["Mechanism"]["anyOf"][0]["enum"])
-    made = next(m for m in each if m["properties"]["name"]["const"] == "mixture")
-    assert made["required"] == ["name", "parts"]
-    assert made["properties"]["parts"]["items"] == {"$ref": "#/$defs/Part"}
-    part_words, *parts = defs["Part"]["anyOf"]
-    assert {"dot", "synthesizer-dense"} <= set(part_words["enum"])
-    assert not {"linear", "fixed-pattern", "mixture"} & set(part_words["enum"])
-    table = next(p for p in parts if p["properties"]["name"]["const"] == "synthesizer-random")
+    (schema,) = (s for s in composites if s["properties"]["name"]["const"] == "mixture")
+    assert schema["required"] == ["name", "parts"]
+    assert schema["properties"]["parts"]["items"] == {"$ref": "#/$defs/Part"}
+    names, *parts = defs["Part"]["anyOf"]
+    assert {"dot", "synthesizer-dense"} <= set(names["enum"])
+    assert not {"linear", "fixed-pattern", "mixture"} & set(names["enum"])
+    (table,) = (part for part in parts if part["properties"]["name"]["const"] == "synthesizer-random")
     assert list(table["properties"]) == ["name", "trainable", "scale"]

@@ -1,8 +1,7 @@
-"""A resolved recipe is written, read back, hashed and compared."""
+"""Tests of resolved recipes: writing, reading, hashing and comparing."""
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,54 +62,54 @@ RECIPES = st.builds(
 )
 
 
-def resolved(text: str) -> Recipe:
-    return load_resolved(write(text, "resolved.yaml"))
+def base(text: str = GOOD, *overrides: str) -> Recipe:
+    return read(text, *overrides).variants["base"]
+
+
+def reload(text: str, name: str = "resolved.yaml") -> Recipe:
+    return load_resolved(write(text, name))
 
 
 @settings(derandomize=True)
 @given(RECIPES)
-def test_what_is_written_is_read_back_the_same(recipe: Recipe) -> None:
-    assert resolved(dump(recipe)) == recipe
+def test_written_recipe_is_read_back(recipe: Recipe) -> None:
+    assert reload(dump(recipe)) == recipe
 
 
-def test_a_resolved_recipe_can_be_loaded_like_any_other() -> None:
-    for text in (GOOD, "task: language-modeling\ndata: {corpus: wikitext-2}\n"):
-        recipe = read(text).variants["base"]
-        assert load(write(dump(recipe), "again.yaml")).variants["base"] == recipe
+@pytest.mark.parametrize("text", [GOOD, "task: language-modeling\ndata: {corpus: wikitext-2}\n"])
+def test_resolved_recipe_is_a_valid_recipe_file(text: str) -> None:
+    recipe = base(text)
+    assert load(write(dump(recipe), "again.yaml")).variants["base"] == recipe
 
 
-def test_the_header_is_comments_that_cannot_break_out() -> None:
-    recipe = read(GOOD).variants["base"]
-    text = dump(recipe, {"recipe": "a\ntask: b", "variant": "\x1b[31m"})
+def test_header_cannot_escape_from_its_comments() -> None:
+    text = dump(base(), {"recipe": "a\ntask: b", "variant": "\x1b[31m"})
     assert text.startswith("# recipe: a task: b\n# variant: \\x1b[31m\ntask: translation\n")
-    assert resolved(text) == recipe
+    assert reload(text) == base()
 
 
-def test_the_text_is_plain_yaml_for_other_programs() -> None:
-    recipe = read(GOOD).variants["base"]
-    assert yaml.safe_load(dump(recipe))["train"]["betas"] == [0.9, 0.98]
+def test_text_is_plain_yaml_for_other_programs() -> None:
+    assert yaml.safe_load(dump(base()))["train"]["betas"] == [0.9, 0.98]
 
 
-def test_a_damaged_resolved_recipe_is_refused_with_its_place() -> None:
-    text = dump(read(GOOD).variants["base"]).replace("steps: 1000", "steps: x")
+def test_damaged_resolved_recipe_raises_with_its_position() -> None:
+    text = dump(base()).replace("steps: 1000", "steps: x")
     with pytest.raises(RecipeError, match=r"^resolved\.yaml:\d+:10: train\.steps: must be a whole"):
-        resolved(text)
+        reload(text)
 
 
-def test_the_recipe_of_a_run_of_an_earlier_version_is_read() -> None:
-    """Those before classification and train.init have none of their keys."""
-    recipe = read(GOOD).variants["base"]
-    old = dump(recipe).replace("  init: null\n", "").replace("  labels: []\n", "")
+def test_recipe_of_a_run_of_an_earlier_version_is_read() -> None:
+    """Versions without classification and train.init wrote none of their keys."""
+    old = dump(base()).replace("  init: null\n", "").replace("  labels: []\n", "")
     assert not {"init", "labels"} & {line.strip().partition(":")[0] for line in old.splitlines()}
-    assert resolved(old) == recipe
+    assert reload(old) == base()
 
 
-def test_the_digest_is_sha256_of_canonical_json() -> None:
-    recipe = read(GOOD).variants["base"]
-    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-    assert digest(recipe) == hashlib.sha256(text.encode()).hexdigest()
-    assert digest(read(GOOD + "train: {lr: 0.001, seeds: [1]}\n").variants["base"]) == digest(recipe)
-    assert digest(read(GOOD, "train.lr=2").variants["base"]) != digest(recipe)
+def test_digest_is_the_sha256_of_canonical_json() -> None:
+    text = json.dumps(base().model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    assert digest(base()) == hashlib.sha256(text.encode()).hexdigest()
+    assert digest(base(GOOD + "train: {lr: 0.001, seeds: [1]}\n")) == digest(base())
+    assert digest(base(GOOD, "train.lr=2")) != digest(base())
 
 
 @pytest.mark.parametrize(
@@ -130,34 +129,30 @@ def test_the_digest_is_sha256_of_canonical_json() -> None:
         ),
     ],
 )
-def test_the_difference_names_each_key_that_changed(overrides: list[str], lines: list[str]) -> None:
-    old, new = read(GOOD).variants["base"], read(GOOD, *overrides).variants["base"]
+def test_difference_lists_each_changed_key(overrides: list[str], lines: list[str]) -> None:
+    old, new = base(), base(GOOD, *overrides)
     assert difference(old, new) == lines
     back = [" -> ".join(reversed(line.split(": ", 1)[1].split(" -> "))) for line in lines]
     assert [line.split(": ", 1)[1] for line in difference(new, old)] == back
 
 
 def test_flat_lists_every_value_once_in_the_order_of_the_schema() -> None:
-    values = flat(read(GOOD).variants["base"])
+    values = flat(base())
     assert list(values)[:3] == ["task", "data.corpus", "data.source"]
     assert (values["data.source"], values["train.lr"]) == ("null", "0.001")
 
     def leaves(value: Any) -> int:
         return sum(map(leaves, value.values())) if isinstance(value, dict) else 1
 
-    # a dump leaves out data.split where nothing is split, model.input_feeding and model.init_std
-    dumped = leaves(read(GOOD).variants["base"].model_dump())
-    assert len(values) == dumped + len(SplitSizes.model_fields) + 2
+    # a dump omits data.split if nothing is split, model.input_feeding and model.init_std
+    assert len(values) == leaves(base().model_dump()) + len(SplitSizes.model_fields) + 2
 
 
-def test_places_are_those_of_the_shape() -> None:
+def test_places_depend_on_the_shape() -> None:
     text = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
-    assert places(read(text, "model.attention=linear").variants["base"]) == {"decoder": "linear"}
-    assert list(places(read(GOOD).variants["base"])) == ["encoder", "decoder", "cross"]
+    assert places(base(text, "model.attention=linear")) == {"decoder": "linear"}
+    assert list(places(base())) == ["encoder", "decoder", "cross"]
 
 
-def test_a_run_keeps_a_recipe_that_is_not_in_a_recipes_folder(tmp_path: Path) -> None:
-    path = tmp_path / "runs" / "a b" / "recipe.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(dump(read(GOOD).variants["base"]))
-    assert load_resolved(path).task == "translation"
+def test_folder_of_a_resolved_recipe_need_not_be_a_recipe_name() -> None:
+    assert reload(dump(base()), "runs/a b/recipe.yaml").task == "translation"

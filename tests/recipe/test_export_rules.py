@@ -1,4 +1,4 @@
-"""What a recipe can be exported to, and what it is told."""
+"""Tests of the rules that decide to which formats a recipe can be exported, and of their notes."""
 
 from typing import Any
 
@@ -7,11 +7,10 @@ from helpers.export_models import recipe
 
 from attnkit.recipe import Recipe
 from attnkit.recipe.export_rules import TARGETS, export_issue, notes, refusal
-from attnkit.recipe.schema import AttentionConfig, ModelConfig, Roles
 from attnkit.recipe.schema import TokenizerConfig as Pieces
 
 
-def able(chosen: Recipe) -> list[str]:
+def targets(chosen: Recipe) -> list[str]:
     return [target for target in TARGETS if not export_issue(chosen, target)]
 
 
@@ -38,50 +37,52 @@ def able(chosen: Recipe) -> list[str]:
         ({"type": "recurrent"}, ""),
     ],
 )
-def test_the_architecture_decides(options: dict[str, Any], expected: str) -> None:
-    assert able(recipe(**options)) == expected.split()
+def test_architecture_decides_the_formats(options: dict[str, Any], expected: str) -> None:
+    assert targets(recipe(**options)) == expected.split()
 
 
 def with_options(**options: Any) -> Recipe:
-    chosen = recipe()
-    one = AttentionConfig(name="scaled-dot", **options)
-    roles = Roles(encoder=one, decoder=one, cross=one)
-    model = chosen.model.model_copy(update={"attention": roles})
-    return chosen.model_copy(update={"model": model})
+    attention = {"name": "scaled-dot", **options}
+    return recipe(attention=dict.fromkeys(("encoder", "decoder", "cross"), attention))
 
 
-def test_options_that_act_only_in_training_are_no_obstacle() -> None:
-    assert able(with_options(attention_dropout=0.1, score_noise=0.5, key_heads=2)) == [*TARGETS]
+def test_options_that_act_only_in_training_do_not_prevent_an_export() -> None:
+    assert targets(with_options(attention_dropout=0.1, score_noise=0.5, key_heads=2)) == [*TARGETS]
     for options in ({"key_norm": True}, {"key_heads": 1}, {"residual_scores": "mean"}):
-        assert able(with_options(**options)) == ["onnx"], options
+        assert targets(with_options(**options)) == ["onnx"], options
         (name,) = options
         assert export_issue(with_options(**options), "ctranslate2") == f"scaled-dot with {name}"
 
 
-def test_a_part_of_a_composite_can_be_the_obstacle() -> None:
-    chosen = AttentionConfig(name="interleaved", parts=["scaled-dot", "gated-delta"])
-    model = ModelConfig(shape="decoder", attention=Roles(decoder=chosen))
-    assert export_issue(recipe().model_copy(update={"model": model}), "onnx") == ("gated-delta in the decoder")
+@pytest.mark.parametrize(
+    ("attention", "issue"),
+    [
+        ({"name": "interleaved", "parts": ["scaled-dot", "gated-delta"]}, "gated-delta in the decoder"),
+        ({"name": "linear", "feature_map": "softmax"}, "linear with feature_map: softmax in the decoder"),
+    ],
+)
+def test_issue_names_the_part_or_the_option(attention: dict[str, Any], issue: str) -> None:
+    assert export_issue(recipe("decoder", {"decoder": attention}), "onnx") == issue
 
 
-def test_words_as_pieces_are_not_for_transformers() -> None:
+def test_whole_words_are_not_exported_to_transformers() -> None:
     words = recipe().model_copy(update={"tokenizer": Pieces(type="word")})
-    assert able(words) == ["ctranslate2", "onnx"]
+    assert targets(words) == ["ctranslate2", "onnx"]
     assert refusal(words, "huggingface") == (
         "tokenizer.type: word cannot be exported to transformers; use --to ctranslate2 or onnx"
     )
 
 
-def test_several_contexts_are_not_exported() -> None:
-    asked = recipe("decoder").model_copy(update={"task": "question-answering"})
-    assert refusal(asked, "onnx") == ("task: question-answering cannot be exported to ONNX, nor to any other format")
+def test_question_answering_is_not_exported() -> None:
+    questions = recipe("decoder").model_copy(update={"task": "question-answering"})
+    assert refusal(questions, "onnx") == "task: question-answering cannot be exported to ONNX, nor to any other format"
 
 
-def test_notes_say_why_where_variants_are_alike() -> None:
+def test_notes_give_reasons_if_variants_are_alike() -> None:
     plain, random, post = recipe(), recipe("decoder", "synthesizer-random"), recipe(norm="post")
     assert [*notes([("a", plain)])] == ["export: huggingface (Pegasus), ctranslate2, onnx"]
-    given = plain.tokenizer.model_copy(update={"model": "other.model"})
-    (note,) = notes([("a", plain.model_copy(update={"tokenizer": given}))])
+    trained = plain.tokenizer.model_copy(update={"model": "other.model"})
+    (note,) = notes([("a", plain.model_copy(update={"tokenizer": trained}))])
     assert "(Pegasus) unless tokenizer.model has byte fallback" in note
     assert [*notes([("a", random), ("b", random)])] == [
         "export: onnx; not huggingface (synthesizer-random); not ctranslate2 (model.shape: decoder)"
@@ -91,8 +92,3 @@ def test_notes_say_why_where_variants_are_alike() -> None:
         "export of b: onnx",
         "export of c: huggingface (Marian), ctranslate2, onnx",
     ]
-
-
-def test_an_option_that_is_the_obstacle_is_named() -> None:
-    chosen = recipe(attention={"decoder": {"name": "linear", "feature_map": "softmax"}})
-    assert export_issue(chosen, "onnx") == "linear with feature_map: softmax in the decoder"

@@ -1,4 +1,4 @@
-"""Editors get a JSON Schema that is current and that accepts what the loader accepts."""
+"""Tests of the JSON Schema for editors: it is current and accepts what the loader accepts."""
 
 import json
 import re
@@ -25,7 +25,7 @@ KINDS = {
 
 
 def valid(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
-    """A plain validator of the keywords that the schema uses."""
+    """Validate a value by a plain implementation of the keywords that the schema uses."""
     if "$ref" in schema:
         return valid(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root)
     kinds = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", KINDS)
@@ -69,8 +69,7 @@ def _fields_valid(value: dict[str, Any], schema: dict[str, Any], root: dict[str,
 
 
 def parsed(text: str) -> Any:
-    """YAML as an editor reads it: 1e-3 is a number, as in YAML 1.2."""
-    value = yaml.safe_load(text)
+    """Parse YAML as an editor does: 1e-3 is a number, as in YAML 1.2."""
 
     def numbers(item: Any) -> Any:
         if isinstance(item, dict):
@@ -81,19 +80,23 @@ def parsed(text: str) -> Any:
             return float(item)
         return item
 
-    return numbers(value)
+    return numbers(yaml.safe_load(text))
 
 
-def test_the_shipped_schema_is_current() -> None:
-    text = json.dumps(json_schema(), indent=1) + "\n"
+@pytest.fixture
+def schema() -> dict[str, Any]:
+    return json_schema()
+
+
+def test_shipped_schema_is_current(schema: dict[str, Any]) -> None:
     shipped_text = (library() / "recipe.schema.json").read_text()
-    assert shipped_text == text, "run: attnkit recipe schema > recipes/recipe.schema.json"
+    message = "run: attnkit recipe schema > recipes/recipe.schema.json"
+    assert shipped_text == json.dumps(schema, indent=1) + "\n", message
 
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("path", [*shipped().values()], ids=str)
-def test_every_shipped_recipe_is_valid(path: Path) -> None:
-    schema = json_schema()
+def test_every_shipped_recipe_is_valid(path: Path, schema: dict[str, Any]) -> None:
     assert valid(parsed(path.read_text()), schema, schema)
 
 
@@ -131,32 +134,27 @@ def test_every_shipped_recipe_is_valid(path: Path) -> None:
         ("stray: 3", False),
     ],
 )
-def test_the_schema_accepts_and_refuses_as_the_loader_does(text: str, accepted: bool) -> None:
-    schema = json_schema()
+def test_schema_accepts_what_the_loader_accepts(text: str, accepted: bool, schema: dict[str, Any]) -> None:
     assert valid(parsed(GOOD + text), schema, schema) == accepted
 
 
-def test_a_recipe_needs_task_and_data_or_a_parent() -> None:
-    schema = json_schema()
+def test_recipe_needs_task_and_data_or_a_parent(schema: dict[str, Any]) -> None:
     assert not valid({"task": "dialogue"}, schema, schema)
     assert valid({"extends": "a.yaml"}, schema, schema)
 
 
-def test_every_key_is_described() -> None:
-    parts = json_schema()["$defs"]
-    for name, part in parts.items():
+def test_every_key_is_described(schema: dict[str, Any]) -> None:
+    for name, part in schema["$defs"].items():
         assert part["description"], name
     for name, field in Recipe.model_fields.items():
         if name != "task":
-            assert isinstance(field.annotation, type)
-            described = parts[field.annotation.__name__]["properties"]
+            properties = schema["$defs"][field.annotation.__name__]["properties"]
             for key in field.annotation.model_fields:
-                assert described[key]["description"], key
-                assert "\n" not in described[key]["description"], key
+                assert properties[key]["description"], key
+                assert "\n" not in properties[key]["description"], key
 
 
-def test_every_reference_leads_to_a_part() -> None:
-    schema = json_schema()
-    for name in re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)):
-        assert name in schema["$defs"]
-    assert json.dumps(schema).count('"$defs"') == 1
+def test_every_reference_has_a_definition(schema: dict[str, Any]) -> None:
+    text = json.dumps(schema)
+    assert {*re.findall(r'"#/\$defs/(\w+)"', text)} <= schema["$defs"].keys()
+    assert text.count('"$defs"') == 1

@@ -1,4 +1,4 @@
-"""Annotations of options are read as text, without running them."""
+"""Tests of reading the file of a mechanism: annotations of options are parsed as text, never run."""
 
 from types import NoneType
 from typing import Any, Literal
@@ -36,21 +36,21 @@ from attnkit.recipe.mechanism_file import annotation
         ("", Any),
     ],
 )
-def test_an_annotation_names_a_type_or_anything(text: str, kind: object) -> None:
+def test_annotation_is_a_known_type_or_any(text: str, kind: object) -> None:
     assert annotation(text) == kind
 
 
 @given(st.text(max_size=40))
-def test_no_annotation_fails(text: str) -> None:
+def test_no_annotation_raises(text: str) -> None:
     annotation(text)
 
 
 @pytest.mark.parametrize("word", mechanisms.names())
-def test_every_option_of_a_shipped_mechanism_has_a_type(word: str) -> None:
+def test_every_option_has_a_type(word: str) -> None:
     for name, option in mechanisms.facts(word).options.items():
         assert option.type is not Any or name == "parts", name
 
 
-def test_a_number_that_would_fill_any_memory_is_refused() -> None:
+def test_number_that_would_exhaust_memory_raises() -> None:
     text = GOOD + "model: {attention: {encoder: {name: performer, features: 2000000000}}}\n"
     assert error_message(text).endswith("features: must be at most 1048576, got 2000000000")

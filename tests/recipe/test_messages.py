@@ -1,4 +1,4 @@
-"""A wrong recipe is refused with one line a problem: place, key, what was wrong, what would do."""
+"""Tests of the error messages of recipes: one line per problem with position, key, fault and remedy."""
 
 import pytest
 from helpers.recipe_texts import GOOD, error_message, parse_messages, read, write
@@ -79,7 +79,7 @@ variants: {small: {}, large: {}}
 baseline: smal
   4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?
 """
-"""Lines below those of `GOOD`, and, indented, what is said of them."""
+"""Lines that follow those of `GOOD`, and their error message."""
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ baseline: smal
         ),
     ],
 )
-def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, message: str) -> None:
+def test_wrong_value_raises_with_position_and_remedy(text: str, message: str) -> None:
     found = error_message(text, kind=RecipeError)
     assert found.startswith("r.yaml:")
     assert message in found
@@ -136,14 +136,14 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, mess
         ("train.lr=\u202e", "command line: train.lr: must be a number > 0, got '\\u202e'"),
     ],
 )
-def test_a_wrong_override_is_named_as_the_command_line(override: str, message: str) -> None:
+def test_wrong_override_raises_with_the_position_command_line(override: str, message: str) -> None:
     found = error_message(GOOD, override, kind=RecipeError)
     assert message in found
     assert found.startswith("command line: ")
     assert found.isprintable()
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_listed_in_the_order_of_the_file() -> None:
     text = "task: translation\nmodel: {width: x, heds: 2}\ndata: {corpus: 3, rows: -1}\n"
     lines = error_message(text, "train.lr=x").splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
@@ -154,31 +154,30 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_a_problem_of_some_variants_names_them_and_a_problem_of_all_is_told_once() -> None:
+def test_problem_names_its_variants_unless_all_have_it() -> None:
     text = GOOD + "train: {lr: x}\nvariants: {a: {}, b: {train.steps: 0}, c: {}}\n"
-    lines = error_message(text).splitlines()
-    assert len(lines) == 2
-    assert lines[0].endswith("got 'x'; the default is 0.001")
-    assert lines[1].endswith("did you mean 1? (variant b)")
+    first, second = error_message(text).splitlines()
+    assert first.endswith("got 'x'; the default is 0.001")
+    assert second.endswith("did you mean 1? (variant b)")
     text = GOOD + "train: {lr: x}\nvariants: {a: {}, b: {train.lr: 1}, c: {}}\n"
     assert error_message(text).endswith("the default is 0.001 (variant a, c)")
 
 
-def test_only_the_first_twenty_problems_are_told_and_the_rest_is_counted() -> None:
+def test_first_twenty_problems_are_listed_and_the_others_counted() -> None:
     text = GOOD + "train: {" + ", ".join(f"x{i}: 1" for i in range(25)) + "}\n"
     lines = error_message(text).splitlines()
     assert len(lines) == 21
     assert lines[-1] == "r.yaml:3:151: and 5 more problems"
 
 
-def test_hostile_text_is_shown_harmless_and_short() -> None:
+def test_hostile_text_is_escaped_and_shortened() -> None:
     text = GOOD + f"train: {{lr: '\\e]52;{'x' * 500}', \"\\u202e\\n\": 1}}\n"
     for line in error_message(text).splitlines():
         assert line.isprintable()
         assert len(line) < 250
 
 
-def test_the_file_is_named_as_it_was_given() -> None:
+def test_messages_contain_the_path_as_given() -> None:
     path = write(GOOD + "x: 1\n", "sub/r.yaml")
     with pytest.raises(RecipeError, match=r"^sub/r\.yaml:3:1: x: unknown key"):
         load(path)
@@ -198,18 +197,18 @@ def test_the_file_is_named_as_it_was_given() -> None:
         ("train.seed=1", "train.seed: unknown key; write train.seeds, a list such as [1]"),
     ],
 )
-def test_a_name_that_others_use_is_answered_with_ours(override: str, message: str) -> None:
+def test_name_of_another_library_raises_with_the_name_in_attnkit(override: str, message: str) -> None:
     write("", "my_word.py")
     assert message in error_message(GOOD, override, kind=RecipeError)
 
 
-def test_what_is_written_instead_of_the_names_of_others_is_right() -> None:
-    for ours in MECHANISMS.values():
-        for word in ours.split(" or "):
-            name = word.strip("{}").removeprefix("name: ").partition(",")[0]
+def test_suggestions_for_names_of_other_libraries_are_valid() -> None:
+    for suggestion in MECHANISMS.values():
+        for text in suggestion.split(" or "):
+            name = text.strip("{}").removeprefix("name: ").partition(",")[0]
             role = "encoder" if facts(name).encoder else "decoder"
             parts = ", parts: [dot, scaled-dot]" if facts(name).composite else ""
-            one = f"{{name: {name}{parts}}}" if name == word else word
-            read(GOOD, f"model.attention={{{role}: {one}}}", "model.heads=8")
+            attention = f"{{name: {name}{parts}}}" if name == text else text
+            read(GOOD, f"model.attention={{{role}: {attention}}}", "model.heads=8")
     keys = {".".join(key) for key in all_keys()} | {"model.attention", "model.layers"}
-    assert {ours.partition(":")[0].partition(",")[0] for ours in KEYS.values()} <= keys
+    assert {suggestion.partition(":")[0].partition(",")[0] for suggestion in KEYS.values()} <= keys

@@ -1,4 +1,4 @@
-"""The declarations of metrics."""
+"""Tests of the declarations of metrics."""
 
 from importlib import import_module
 from typing import get_args
@@ -9,7 +9,7 @@ from attnkit.recipe import metrics
 from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, direction_note, metric_facts
 
 
-def test_every_metric_is_one_of_recipes_and_has_a_family_that_computes_it() -> None:
+def test_every_metric_is_valid_in_recipes_and_has_a_family() -> None:
     known = TypeAdapter(metrics.Metric)
     assert set(known.json_schema()["enum"]) == {*METRICS, "rouge"}
     assert [known.validate_python(name) for name in METRICS] == [*METRICS]
@@ -20,7 +20,7 @@ def test_every_metric_is_one_of_recipes_and_has_a_family_that_computes_it() -> N
     assert set(ROUGE) <= METRICS.keys()
 
 
-def test_names_and_titles_are_told_apart() -> None:
+def test_names_and_titles_are_unique() -> None:
     titles = [facts.title for facts in METRICS.values()]
     assert len(set(titles)) == len(titles)
     for name in METRICS:
@@ -29,7 +29,7 @@ def test_names_and_titles_are_told_apart() -> None:
             assert f"{name}-{tokenizer}" not in METRICS
 
 
-def test_a_reader_is_told_what_is_not_better_when_higher() -> None:
+def test_direction_notes_and_titles() -> None:
     assert direction_note("bleu") == ""
     assert direction_note("ter") == " (lower is better)"
     assert direction_note("length-ratio") == " (neither higher nor lower is better)"

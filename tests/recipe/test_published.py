@@ -1,4 +1,4 @@
-"""Published figures in a recipe file: read, inherited, and refused where they stand."""
+"""Tests of published figures in a recipe file: reading, inheritance and errors."""
 
 import pytest
 import yaml
@@ -23,8 +23,7 @@ def read(text: str, name: str = "r.yaml") -> Published | None:
 
 
 def test_figures_are_read_by_variant_and_metric() -> None:
-    found = read(VARIANTS + FIGURES)
-    assert found == Published(
+    assert read(VARIANTS + FIGURES) == Published(
         source='Tay et al. 2021, "Synthesizer", table 1',
         comparable=False,
         why="another corpus",
@@ -33,30 +32,27 @@ def test_figures_are_read_by_variant_and_metric() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "published: null\n", "published:\n"])
-def test_most_recipes_have_none(text: str) -> None:
+def test_figures_are_optional(text: str) -> None:
     assert read(VARIANTS + text) is None
 
 
-def test_they_are_no_part_of_a_recipe_that_is_trained() -> None:
-    read(VARIANTS)
-    without = {name: digest(recipe) for name, recipe in load("r.yaml").variants.items()}
-    read(VARIANTS + FIGURES)
-    assert without == {name: digest(recipe) for name, recipe in load("r.yaml").variants.items()}
+def test_figures_do_not_change_the_digests_of_variants() -> None:
+    with_figures, without = (load(write(VARIANTS + text)).variants for text in (FIGURES, ""))
+    assert [digest(recipe) for recipe in with_figures.values()] == [digest(recipe) for recipe in without.values()]
 
 
-def test_they_are_not_inherited() -> None:
-    """A file that extends another may have other data, and says itself what compares with it."""
-    read(VARIANTS + FIGURES, "base.yaml")
+def test_figures_are_not_inherited() -> None:
+    """A file that extends another one may have other data, with which the figures do not compare."""
+    write(VARIANTS + FIGURES, "base.yaml")
     assert read("extends: base.yaml\n", "child.yaml") is None
-    own = read("extends: base.yaml\n" + FIGURES, "child.yaml")
-    assert own is not None
-    assert own.scores["vanilla"] == {"bleu": 27.67}
+    assert read("extends: base.yaml\n" + FIGURES, "child.yaml").scores["vanilla"] == {"bleu": 27.67}
 
 
-def test_the_only_split_is_that_of_comparable_figures() -> None:
-    found = read(VARIANTS + FIGURES.replace("false", "true"))
-    assert found is not None
-    assert found.split == "test"
+def test_split_of_comparable_figures_defaults_to_the_only_split() -> None:
+    assert read(VARIANTS + FIGURES.replace("false", "true")).split == "test"
+
+
+SCORES = "scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}"
 
 
 MISTAKES = [
@@ -66,16 +62,8 @@ MISTAKES = [
     ("27.67", "high", "8:11: published.scores: must be a non-empty mapping, each a non-empty mapping"),
     ("27.67", ".nan", "non-empty mapping, each a number, got {vanilla: {bleu: .nan}, random:"),
     ("{bleu: 27.67}", "27.67", "published.scores: must be a non-empty mapping, each a non-empty mapping"),
-    (
-        "scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}",
-        "scores: []",
-        "published.scores: must be a non-empty mapping, each a non-empty mapping",
-    ),
-    (
-        "scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}",
-        "scores: {}",
-        "each a non-empty mapping, each a number, got {}",
-    ),
+    (SCORES, "scores: []", "published.scores: must be a non-empty mapping, each a non-empty mapping"),
+    (SCORES, "scores: {}", "each a non-empty mapping, each a number, got {}"),
     ("{bleu: 27.67}", "{}", "each a non-empty mapping, each a number, got {vanilla: {}, random: {bleu: 27}}"),
     ("  why: another corpus\n", "", "5:3: published.why: is missing; say why the figures are not comparable"),
     ("comparable: false", "comparable: no", "published.comparable: must be true or false"),
@@ -87,7 +75,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("before", "after", "message"), MISTAKES)
-def test_what_is_wrong_is_told_in_one_line_where_it_stands(before: str, after: str, message: str) -> None:
+def test_mistake_raises_with_its_position(before: str, after: str, message: str) -> None:
     text = VARIANTS + FIGURES
     assert before in text
     found = error_message(text.replace(before, after), kind=RecipeError)
@@ -95,17 +83,15 @@ def test_what_is_wrong_is_told_in_one_line_where_it_stands(before: str, after: s
     assert "\n" not in found
 
 
-def test_comparable_figures_of_one_of_several_splits_must_name_it() -> None:
+def test_comparable_figures_must_name_one_of_several_splits() -> None:
     text = VARIANTS + "eval: {splits: [test, valid]}\n" + FIGURES.replace("false", "true")
     with pytest.raises(RecipeError, match=r"published.split: is missing; choose the split .* test, valid"):
         read(text)
-    found = read(text + "  split: valid\n")
-    assert found is not None
-    assert found.split == "valid"
+    assert read(text + "  split: valid\n").split == "valid"
 
 
 @pytest.mark.parametrize("override", ["published=null", "published.source=x"])
-def test_the_command_line_does_not_set_them(override: str) -> None:
+def test_command_line_does_not_set_figures(override: str) -> None:
     assert "published" in error_message(VARIANTS + FIGURES, override, kind=RecipeError)
 
 
@@ -121,17 +107,14 @@ EN_FR = {"vanilla": 41.57, "fixed-random": 38.31, "random": 41.12, "dense": 41.3
 
 
 @pytest.mark.parametrize(("name", "figures"), [("multi30k", EN_DE), ("wmt14-en-de", EN_DE), ("wmt14-en-fr", EN_FR)])
-def test_figures_of_shipped_recipes_are_those_that_could_be_found(name: str, figures: dict[str, float]) -> None:
-    """Rows of the table that no source at hand gives, or that two give differently, are absent."""
-    found = load(f"translation/{name}").published
-    assert found is not None
-    assert {variant: one["bleu"] for variant, one in found.scores.items()} == figures
-    assert not found.comparable
+def test_figures_of_shipped_recipes_equal_the_source(name: str, figures: dict[str, float]) -> None:
+    """Rows of the table that no available source gives, or that two sources give differently, are absent."""
+    published = load(f"translation/{name}").published
+    assert {variant: scores["bleu"] for variant, scores in published.scores.items()} == figures
+    assert not published.comparable
 
 
-def test_every_metric_of_one_number_can_be_published() -> None:
+def test_every_metric_can_be_published() -> None:
     figures = yaml.safe_dump({"vanilla": dict.fromkeys(METRICS, 1.0)}, default_flow_style=True)
     text = FIGURES.partition("  scores:")[0] + f"  scores: {figures}"
-    found = read(VARIANTS + text)
-    assert found is not None
-    assert set(found.scores["vanilla"]) == set(METRICS)
+    assert set(read(VARIANTS + text).scores["vanilla"]) == set(METRICS)

@@ -1,7 +1,6 @@
-"""Whatever a recipe file or an override holds: a recipe, or one clear error that names the place.
+"""Fuzz tests of loading recipes: each input gives a recipe or an error with a position, no other exception.
 
-No other exception, and nothing silently wrong: a value that came from the file is the text that
-stands at its origin.
+Values are never silently wrong: a value from the file equals the text at its origin.
 """
 
 import random
@@ -14,7 +13,7 @@ from helpers.recipe_texts import GOOD, write
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnkit.errors import AttnkitError, MissingInputError, RecipeError
+from attnkit.errors import MissingInputError, RecipeError
 from attnkit.recipe import RecipeFile, dump, flat, load, load_resolved, shipped
 from attnkit.text import safe_text
 
@@ -58,7 +57,7 @@ PLACED = re.compile(r"(f\.yaml:\d+:\d+|command line): \S")
 
 
 def mutated(number: int) -> bytes:
-    """The recipe with one to three faults; the same for the same number."""
+    """Return the recipe with one to three faults that depend only on the number."""
     draw = random.Random(number)
     text = SEED
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
@@ -112,13 +111,11 @@ FAULTS = (_new_word, _new_word, _other_word, _typo, _cut, _line)
 
 
 def outcome(path: Path, *overrides: str) -> RecipeFile | None:
-    """The recipe, or None after an error whose every line has been looked at."""
+    """Return the recipe, or None after an error of which every line was checked."""
     try:
         return load(path, overrides)
-    except MissingInputError as missing:
-        error: AttnkitError = missing
-    except RecipeError as refused:
-        error = refused
+    except (MissingInputError, RecipeError) as caught:
+        error = caught
     lines = str(error).split("\n")
     for line in lines:
         assert PLACED.match(line), line
@@ -130,12 +127,12 @@ def outcome(path: Path, *overrides: str) -> RecipeFile | None:
 
 
 def harmless(line: str) -> bool:
-    """Whether a terminal can show a line as it is."""
+    """Whether a terminal can show a line unchanged."""
     return line == safe_text(line) and not set(line) & set("\n\t")
 
 
 def check_meaning(file: RecipeFile, text: str) -> None:
-    """Every value that came from the file is what stands there, as far as it is one word."""
+    """Check that every value from the file that is one word equals the text at its origin."""
     lines = re.split(r"\r\n|[\n\r\x85\u2028\u2029]", text.removeprefix("\ufeff"))
     for name, recipe in file.variants.items():
         values = flat(recipe)
@@ -144,25 +141,23 @@ def check_meaning(file: RecipeFile, text: str) -> None:
                 continue
             _, line, column = origin.split(":")
             rest = lines[int(line) - 1][int(column) - 1 :]
-            found = re.match(r"[^\s,\]}{\['\"#|>]+", rest)
-            if found is None:
+            if not (found := re.match(r"[^\s,\]}{\['\"#|>]+", rest)):
                 continue
+            word = found.group()
             try:
-                same = float(found.group()) == float(values[key])
+                same = float(word) == float(values[key])
             except ValueError:
-                word = found.group()
                 same = values[key].startswith(word) or (word, values[key]) == ("~", "null")
             assert same, (key, values[key], rest)
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("start", range(0, 500, 100))
-def test_five_hundred_mutated_recipes_are_read_right_or_refused_with_a_place(start: int) -> None:
+def test_mutated_recipe_is_read_correctly_or_raises_with_a_position(start: int) -> None:
     loaded = 0
     for number in range(start, start + 100):
         raw = mutated(number)
-        file = outcome(write(raw, "f.yaml"))
-        if file is not None:
+        if file := outcome(write(raw, "f.yaml")):
             loaded += 1
             check_meaning(file, raw.decode())
             for recipe in file.variants.values():
@@ -170,10 +165,8 @@ def test_five_hundred_mutated_recipes_are_read_right_or_refused_with_a_place(sta
     assert 0 < loaded < 60
 
 
-def test_the_recipe_that_is_mutated_is_right() -> None:
-    file = outcome(write(SEED, "f.yaml"))
-    assert file is not None
-    check_meaning(file, SEED)
+def test_recipe_without_mutations_is_read_correctly() -> None:
+    check_meaning(load(write(SEED, "f.yaml")), SEED)
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -188,7 +181,7 @@ TREES = st.recursive(
 
 @settings(derandomize=True)
 @given(ANY_TEXT)
-def test_any_text_is_a_recipe_or_refused(text: str) -> None:
+def test_any_text_is_a_recipe_or_raises(text: str) -> None:
     outcome(write(text, "f.yaml"))
 
 
@@ -196,7 +189,7 @@ def test_any_text_is_a_recipe_or_refused(text: str) -> None:
 @given(st.dictionaries(KEYS, TREES, max_size=5), st.booleans())
 @example({" ": []}, False)
 @example({" 0": []}, False)
-def test_any_tree_is_a_recipe_or_refused(tree: dict[str, object], flow: bool) -> None:
+def test_any_tree_is_a_recipe_or_raises(tree: dict[str, object], flow: bool) -> None:
     tree = {"task": "translation", "data": {"corpus": "toy-translation"}} | tree
     text = yaml.safe_dump(tree, default_flow_style=flow, allow_unicode=True)
     outcome(write(text, "f.yaml"))
@@ -204,13 +197,13 @@ def test_any_tree_is_a_recipe_or_refused(tree: dict[str, object], flow: bool) ->
 
 @settings(derandomize=True)
 @given(KEYS, st.sampled_from(VALUES) | ANY_TEXT, st.booleans())
-def test_any_override_is_taken_or_refused(key: str, value: str, equals: bool) -> None:
+def test_any_override_is_accepted_or_raises(key: str, value: str, equals: bool) -> None:
     outcome(write(GOOD, "f.yaml"), f"{key}{'=' * equals}{value}")
 
 
 @settings(derandomize=True)
 @given(st.text(max_size=60).filter(lambda name: name not in shipped()))
-def test_any_name_is_found_or_missing(name: str) -> None:
+def test_any_name_that_is_not_shipped_raises(name: str) -> None:
     with pytest.raises((MissingInputError, RecipeError)) as caught:
         load(name)
     assert harmless(str(caught.value))

@@ -1,4 +1,4 @@
-"""Keys that do not fit together are refused before any data is read."""
+"""Tests of rules between the keys of a recipe, which are checked before any data is read."""
 
 import pytest
 from helpers.recipe_texts import GOOD, error_message, read
@@ -8,11 +8,14 @@ from attnkit.recipe.schema import AttentionConfig, Roles
 
 LM = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
 FILES = "task: translation\ndata: {%s}\n"
-NB = LM + "model: {type: naive-bayes}\n"
+LM_FILES = "task: language-modeling\ndata: {%s}\n"
+NB, NBA = (LM + f"model: {{type: {word}}}\n" for word in ("naive-bayes", "naive-bayes-attention"))
 RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "convolutional"))
 LABELS = "task: classification\ndata: {train: a.jsonl, valid: a.jsonl, labels: [no, yes]}\n"
 MASKED = LM + "model: {shape: encoder}\ntrain: {objective: masked}\n"
-RECALL = "task: recall\ndata: {corpus: toy-induction}\n"
+RECALL, OWN_RECALL = (
+    f"task: recall\ndata: {{{x}}}\n" for x in ("corpus: toy-induction", "train: a.csv, valid: b.csv")
+)
 TAGS = "task: tagging\ndata: {corpus: toy-parity}\nmodel: {shape: decoder}\n"
 SPANS = LM + "train: {objective: span-corruption}\n"
 MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
@@ -36,16 +39,8 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (NB, "model.layers.decoder=2", "a model of type naive-bayes has no decoder; remove it"),
         (NB, "model.attention.decoder=linear", "a model of type naive-bayes has no decoder atte"),
         (NB, "model.positions=rope", "must be none for a naive-bayes model, got rope; remove it"),
-        (
-            LM,
-            "model.type=naive-bayes-attention model.tie=all",
-            "model.tie: naive-bayes-attention has a separate output table; use model.tie=none",
-        ),
-        (
-            LM,
-            "model.type=naive-bayes-attention model.naive_bayes.pool=max",
-            "model.naive_bayes.pool: has no effect with `model.type: naive-bayes-attention`",
-        ),
+        (NBA, "model.tie=all", "model.tie: naive-bayes-attention has a separate output table; use model.tie=none"),
+        (NBA, "model.naive_bayes.pool=max", "pool: has no effect with `model.type: naive-bayes-attention`"),
         (LM, "train.monitor=bleu", "bleu does not apply to language-modeling; choose from loss, accuracy"),
         (LM, "eval.metrics=perplexity,bleu", "bleu does not apply to language-modeling; choose from a"),
         (LM, "data.source=en", "data.source: a language model has no source"),
@@ -66,11 +61,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (MASKED, "train.objective=causal", "an encoder writes no text; language-modeling ne"),
         (LM, "eval.lengths=[8,8]", "eval.lengths: names 8 twice; name each once"),
         (RECALL, "eval.lengths=[4,129]", "toy-induction has rows of 2 to 128 words"),
-        (
-            RECALL,
-            "data.corpus=null data.train=a.jsonl data.valid=b.jsonl eval.lengths=8",
-            "eval.lengths: needs a generated corpus, whose rows can have any length; remove it",
-        ),
+        (OWN_RECALL, "eval.lengths=8", "eval.lengths: needs a generated corpus, whose rows can have any length; rem"),
         (GOOD, "task=recall", "toy-translation is for translation, not for recall"),
         (GOOD, "eval.lengths=8", "eval.lengths: has no effect with `task: translation`"),
         (SPANS, "eval.lengths=8", "eval.lengths: is for the objectives causal and masked"),
@@ -98,9 +89,9 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (FILES % "train: a.txt, valid: [a, b]", "", "data.train: translation needs pairs: two"),
         (FILES % "train: a.txt, valid: [a, b]", "", "hf:NAME, or one .jsonl, .json, .csv, .tsv"),
         (
-            FILES.replace("translation", "language-modeling") % "train: a.txt, split: {valid: 1}",
+            LM_FILES % "train: a.txt, split: {valid: 1}",
             "",
-            "data.split.valid: plain text has no rows to split; cut the file",
+            "split.valid: plain text has no rows to split; cut the file",
         ),
         (FILES % "train: a.txt, valid: [a, b]", "", "has columns, set its format: data.format=csv"),
         (FILES % "train: a.csv, split: {valid: 1}, valid: b.csv", "", "data.valid names a file"),
@@ -115,11 +106,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
             "",
             "data.valid: `data.format: jsonl` reads one file, got two",
         ),
-        (
-            "task: language-modeling\ndata: {train: [a, b], valid: c}\n",
-            "",
-            "data.train: language-modeling reads one file, got two aligned files",
-        ),
+        (LM_FILES % "train: [a, b], valid: c", "", "train: language-modeling reads one file, got two aligned files"),
         (FILES % "train: [a, b], valid: [c, d], size: 3", "", "data.size: only generated corpora"),
         (FILES % "train: [a, b], valid: [c, d]", "eval.splits=tset", "the data has no split 'tset'; it has tra"),
         (FILES % "train: [a, b], valid: [c, d]", "eval.splits=test", "the data has no split 'test'; it has tr"),
@@ -180,7 +167,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, "search.top_p=0.9", "search.top_p: has no effect with `search.method: beam`; it"),
     ],
 )
-def test_keys_that_do_not_fit_together_are_refused(text: str, overrides: str, message: str) -> None:
+def test_keys_that_do_not_fit_together_raise(text: str, overrides: str, message: str) -> None:
     found = error_message(text, *overrides.split(), kind=RecipeError)
     assert message in found
     assert "\n" not in found
@@ -207,18 +194,18 @@ def test_keys_that_do_not_fit_together_are_refused(text: str, overrides: str, me
         (LM, "train.monitor=accuracy eval.metrics=perplexity,accuracy"),
         (LM, "model.positions=rope model.attention=linear"),
         (MULTI30K, "eval.splits=test,test_2017"),
-        ("task: language-modeling\ndata: {corpus: multi30k, target: de}\n", ""),
+        (LM_FILES % "corpus: multi30k, target: de", ""),
         (FILES % "train: a.jsonl.gz, valid: [c, d]", ""),
         (FILES % "train: a, valid: b, format: jsonl, size: null", ""),
-        ("task: language-modeling\ndata: {train: a.txt, valid: b.gz, test: [c]}\n", ""),
+        (LM_FILES % "train: a.txt, valid: b.gz, test: [c]", ""),
     ],
 )
-def test_what_fits_together_is_accepted(text: str, overrides: str) -> None:
+def test_keys_that_fit_together_are_accepted(text: str, overrides: str) -> None:
     assert list(read(text, *overrides.split()).variants) == ["base"]
 
 
 @pytest.mark.parametrize(("text", "positions"), [(RNN, "none"), (CONV, "learned")])
-def test_a_type_brings_its_heads_and_positions(text: str, positions: str) -> None:
+def test_model_type_sets_heads_and_positions(text: str, positions: str) -> None:
     file = read(text, "model.attention=additive")
     model = file.variants["base"].model
     assert (model.heads, model.positions, model.places) == (1, positions, ("cross",))
@@ -227,14 +214,12 @@ def test_a_type_brings_its_heads_and_positions(text: str, positions: str) -> Non
     assert read(text, "model.heads=2").variants["base"].model.heads == 2
 
 
-def test_a_problem_is_blamed_on_the_key_that_was_set() -> None:
+def test_error_has_the_position_of_the_key_that_was_set() -> None:
     assert error_message(GOOD + "model: {width: 30}\n").startswith("r.yaml:3:16: model.width: width 30 is")
     assert error_message(GOOD + "model: {heads: 3, width: 256}\n").startswith("r.yaml:3:16: model.heads")
 
 
-def test_rows_of_a_plain_text_are_not_offered_for_validation() -> None:
-    text = "task: language-modeling\ndata: {train: a.%s}\n"
-    assert error_message(text % "txt").endswith("data.train: needs data.valid too; set data.valid to a file")
-    assert error_message(text % "jsonl").endswith(
-        "data.valid to a file, or take rows of data.train: data.split.valid=500"
-    )
+def test_rows_of_plain_text_are_not_suggested_for_validation() -> None:
+    text, jsonl = (error_message(LM_FILES % f"train: {name}") for name in ("a.txt", "a.jsonl"))
+    assert text.endswith("data.train: needs data.valid too; set data.valid to a file")
+    assert jsonl.endswith("data.valid to a file, or take rows of data.train: data.split.valid=500")

@@ -1,4 +1,4 @@
-"""Several values of a key on the command line become named variants."""
+"""Tests of sweeps: several values of a key on the command line become named variants."""
 
 import re
 
@@ -18,7 +18,7 @@ def names(text: str, *words: str) -> list[str]:
     return list(read(text, *words).variants)
 
 
-def test_the_product_of_all_values_is_one_variant_each() -> None:
+def test_sweep_makes_a_variant_for_each_combination_of_values() -> None:
     file = read(GOOD, "train.lr=1e-3,2e-3", "train.steps=7", "model.attention=linear,dot")
     assert {name: (r.train.lr, r.model.attention.encoder.name) for name, r in file.variants.items()} == {
         "lr=0.001,attention=linear": (0.001, "linear"),
@@ -31,7 +31,7 @@ def test_the_product_of_all_values_is_one_variant_each() -> None:
     assert file.origins["lr=0.001,attention=dot"]["train.lr"] == "command line"
 
 
-def test_variants_of_the_recipe_are_multiplied_and_the_baseline_is_theirs() -> None:
+def test_sweep_multiplies_variants_and_keeps_the_baseline() -> None:
     file = read(VARIANTS, "train.lr=1,2")
     assert list(file.variants) == ["a,lr=1", "a,lr=2", "b,lr=1", "b,lr=2"]
     assert file.baseline == "b,lr=1"
@@ -42,7 +42,7 @@ def test_variants_of_the_recipe_are_multiplied_and_the_baseline_is_theirs() -> N
     assert "must be the name of a variant, got 'a,lr=3'; did you mean a,lr=" in wrong
 
 
-def test_variants_that_a_sweep_makes_equal_are_one() -> None:
+def test_equal_variants_of_a_sweep_are_merged() -> None:
     assert names(VARIANTS, "model.attention=dot,linear") == ["attention=dot", "attention=linear"]
     text = VARIANTS.replace("a: {}", "a: {}\n  c: {train.lr: 3}")
     file = read(text, "model.attention=dot,linear")
@@ -50,7 +50,7 @@ def test_variants_that_a_sweep_makes_equal_are_one() -> None:
     assert file.swept["b"] == file.swept["a"]
 
 
-def test_a_value_more_leaves_the_other_names_as_they_are() -> None:
+def test_another_value_does_not_change_the_other_names() -> None:
     few, more = (names(GOOD, f"train.lr={lr}", "data.seed=1,2") for lr in ("1,3", "1,2,3"))
     assert set(few) < set(more)
 
@@ -88,18 +88,21 @@ def test_options_of_mechanisms_are_swept() -> None:
     assert list(file.variants) == ["encoder=name-performer,features-64", "encoder=name-performer,features-128"]
 
 
-def test_keys_with_the_same_last_word_are_told_apart() -> None:
+def test_keys_with_the_same_last_word_get_different_names() -> None:
     words = "model.layers.encoder=1,2", "model.attention.encoder=dot,linear"
     assert names(GOOD, *words)[0] == "layers.encoder=1,attention.encoder=dot"
 
 
 @given(st.lists(st.text(), min_size=1, max_size=5, unique=True))
-def test_names_are_folders_and_all_different(texts: list[str]) -> None:
-    made = unique([f"source={text}" for text in texts])
-    assert len(set(made)) == len(texts)
-    assert all(len(name) <= MAX_NAME_LENGTH for name in made)
-    assert all(re.fullmatch(r"source=[A-Za-z0-9_.+,=-]*", name) for name in made)
-    assert unique([f"source={text}" for text in texts[:1]])[0] in (made[0], made[0][:-9])
+def test_names_are_unique_names_of_folders(texts: list[str]) -> None:
+    names = unique([f"source={text}" for text in texts])
+    assert len(set(names)) == len(texts)
+    assert all(len(name) <= MAX_NAME_LENGTH for name in names)
+    assert all(re.fullmatch(r"source=[A-Za-z0-9_.+,=-]*", name) for name in names)
+    assert unique([f"source={texts[0]}"])[0] in (names[0], names[0][:-9])
+
+
+TEN = ",".join(map(str, range(1, 11)))
 
 
 @pytest.mark.parametrize(
@@ -111,11 +114,7 @@ def test_names_are_folders_and_all_different(texts: list[str]) -> None:
         (["train.lr=1e-3,0.001"], "command line: train.lr: names a value twice; name each once"),
         (["search.beam=1,2"], "command line: search.beam: is read after training, so a sweep"),
         (
-            [
-                "train.lr=1,2,3,4,5,6,7,8,9,10",
-                "train.steps=1,2,3,4,5,6,7,8,9,10",
-                "model.width=4,8,12,16,20,24,28,32,36,40,44",
-            ],
+            [f"train.lr={TEN}", f"train.steps={TEN}", "model.width=4,8,12,16,20,24,28,32,36,40,44"],
             "1,100 variants are too many; the maximum is 1,000",
         ),
         (["train.lr=1,2", "train.lr=3"], "train.lr: has several values and is set again later"),
@@ -124,7 +123,7 @@ def test_names_are_folders_and_all_different(texts: list[str]) -> None:
         (["train.lr=1,2", "variants.lr=3.train.steps=5"], "no such variant; did you mean lr="),
     ],
 )
-def test_a_wrong_sweep_is_one_line(words: list[str], message: str) -> None:
+def test_wrong_sweep_raises(words: list[str], message: str) -> None:
     found = error_message(GOOD, *words, kind=RecipeError)
     assert message in found
     assert "\n" not in found
@@ -132,17 +131,16 @@ def test_a_wrong_sweep_is_one_line(words: list[str], message: str) -> None:
 
 def test_one_variant_of_a_sweep_is_changed_by_its_name() -> None:
     for text, name in ((GOOD, "lr=0.5"), (VARIANTS, "a,lr=0.5")):
-        file = read(text, "train.lr=0.5,2", f"variants.{name}.model.width=64")
-        changed = [n for n, recipe in file.variants.items() if recipe.model.width == 64]
-        assert changed == [name]
+        variants = read(text, "train.lr=0.5,2", f"variants.{name}.model.width=64").variants
+        assert [key for key, recipe in variants.items() if recipe.model.width == 64] == [name]
 
 
-def test_a_resolved_recipe_takes_one_value() -> None:
+def test_resolved_recipe_refuses_several_values() -> None:
     with pytest.raises(RecipeError, match="search.beam: must be a single value here"):
         load_resolved(write(GOOD), ["search.beam=1,2"])
 
 
-def test_published_figures_are_of_the_recipe_not_of_its_sweeps() -> None:
+def test_sweep_has_no_published_figures() -> None:
     figures = "published: {source: s, comparable: false, why: x, scores: {base: {bleu: 1}}}\n"
     path = write(GOOD + figures)
     assert load(path).published is not None
