@@ -1,4 +1,4 @@
-"""Charts fit every terminal and show every line; pictures are repeatable."""
+"""Tests of charts of curves: width, axes, labels, letters, pictures."""
 
 import re
 
@@ -27,12 +27,12 @@ PLOTS = st.builds(Curves, TEXTS, TEXTS, st.lists(SERIES, min_size=1, max_size=9)
 
 
 @given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLOURS))
-def test_no_chart_is_wider_than_the_screen_or_commands_it(plots: list[Curves], width: int, colour: str | None) -> None:
+def test_charts_fit_the_screen(plots: list[Curves], width: int, colour: str | None) -> None:
     render_checked(CurvesChart(plots), width, colour)
 
 
 @given(st.lists(NUMBERS, min_size=1), st.integers(1, 12), st.booleans())
-def test_an_axis_holds_its_values_and_has_labels_that_differ(values: list[float], most: int, pad: bool) -> None:
+def test_axis_contains_its_values_and_has_ticks(values: list[float], most: int, pad: bool) -> None:
     axis = scale(values, most, pad=0.08 if pad else 0.0)
     assert axis.low <= min(values) <= max(values) <= axis.high
     assert axis.low < axis.high
@@ -58,58 +58,54 @@ def test_labels_are_round_and_short(values: tuple[float, float], most: int, labe
 
 
 def rows(text: str) -> list[str]:
-    """The rows of the first chart, without their labels."""
+    """Return the rows of the first chart, without their labels."""
     return [re.split("[\u2502\u2524|+]", line, maxsplit=1)[1] for line in text.split("\n")[1:15]]
 
 
-def test_lines_are_drawn_by_letters() -> None:
+def test_lines_are_drawn_with_letters() -> None:
     text = render(CurvesChart([LOSS]), 60, None)
     chart = rows(text)
     assert {*"".join(chart)} == {" ", "a", "b"}
     assert chart[0].lstrip()[0] == "a"  # falls from the top left
-    assert chart[0].rstrip()[-1] == "b"  # to where the other has risen
+    assert chart[0].rstrip()[-1] == "b"  # the other rises to the top right
     assert chart[-1].rstrip()[-1] == "a"
     assert all(line.strip() for line in chart)
     assert "\na one 0.172\nb two 4.83" in text
 
 
-def test_lengths_that_double_stand_evenly_and_are_labels_themselves() -> None:
+def test_logarithmic_axis_of_lengths() -> None:
     line = tuple((float(2**n), float(n)) for n in range(6, 13))
     plot = Curves("BLEU", "length", (Series("one", (line,)),), False, log_x=True)
-    for axis in (horizontal(plot, [x for x, _ in line], 7, 0.0), horizontal(plot, [64.0], 7, 0.0)):
-        assert axis.logarithmic == (axis.high == 4096)
-    axis = horizontal(plot, [x for x, _ in line], 7, 0.0)
-    assert [axis.share(x) * 6 for x, _ in line] == pytest.approx([*range(7)])
+    lengths = [x for x, _ in line]
+    axis = horizontal(plot, lengths, 7, 0.0)
+    assert (axis.logarithmic, axis.high) == (True, 4096)
+    assert not horizontal(plot, [64.0], 7, 0.0).logarithmic
+    assert [axis.share(x) * 6 for x in lengths] == pytest.approx([*range(7)])
     assert axis.ticks == (64, 128, 256, 512, 1024, 2048, 4096)
-    assert horizontal(plot, [x for x, _ in line], 4, 0.0).ticks == (64, 256, 1024, 4096)
+    assert horizontal(plot, lengths, 4, 0.0).ticks == (64, 256, 1024, 4096)
 
 
-def test_a_variant_has_one_letter_in_all_charts() -> None:
+def test_variant_has_one_letter_in_all_charts() -> None:
     other = Curves("validation loss", "updates", (LOSS.series[1],), True)
     text = render(CurvesChart([LOSS, other]), 60, None)
     assert text.count("b two 4.83") == 2
 
 
-def test_points_alone_stand_apart_and_their_mean_is_told() -> None:
+def test_points_have_their_mean_in_the_legend() -> None:
     text = render(CurvesChart([SCORE]), 60, None)
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "a", "b"]
     assert "a one 85 (mean of 2 seeds)" in text
 
 
-def test_points_in_one_place_stand_beside_each_other() -> None:
-    same = tuple(Series(name, (((1.0, 1.0),),)) for name in ("x", "y", "z"))
-    text = render(CurvesChart([Curves("s", "t", same, False)]), 60, None)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_variants_in_one_cell_have_a_letter_each(seeds: int) -> None:
+    """A letter for each of three seeds moved the other variants across the chart."""
+    series = tuple(Series(name, (((1.0, 1.0),),) * seeds) for name in ("x", "y", "z"))
+    text = render(CurvesChart([Curves("s", "t", series, False)]), 60, None)
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
 
 
-def test_seeds_that_share_a_cell_share_a_letter() -> None:
-    """Three letters for each variant moved its neighbours across the chart."""
-    seeds = tuple(Series(name, (((1.0, 1.0),),) * 3) for name in ("x", "y"))
-    text = render(CurvesChart([Curves("s", "t", seeds, False)]), 60, None)
-    assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b"]
-
-
-def test_values_whose_labels_would_overlap_are_not_named() -> None:
+def test_labels_that_would_overlap_are_left_out() -> None:
     states = tuple(Series(f"n{x}", (((float(x), 1.0),),)) for x in (4352, 8960, 9216, 9472, 30688))
     text = picture([Curves("score", "state", states, log_x=True)], "svg").data.decode()
     named = [value for value in ("4352", "8960", "9216", "9472", "30.688k") if f">{value}</text>" in text]
@@ -118,12 +114,12 @@ def test_values_whose_labels_would_overlap_are_not_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
-def test_a_picture_is_repeatable_and_names_everything(format: str) -> None:
+def test_picture_is_reproducible_and_labelled(format: str) -> None:
     plots = [LOSS, SCORE, LOSS, SCORE]
-    made = picture(plots, format)
-    assert made == picture(plots, format)
-    assert made.warnings == ()
+    drawing = picture(plots, format)
+    assert drawing == picture(plots, format)
+    assert drawing.warnings == ()
     if format == "svg":
-        text = made.data.decode()
+        text = drawing.data.decode()
         for words in ("training loss", "BLEU on test", "updates", "one (2 seeds)", "two"):
             assert f">{words}</text>" in text, words

@@ -1,4 +1,4 @@
-"""The page as a file: what is in it, how exact, how large, and that text stays text."""
+"""Tests of the page of attention maps as a file: content, precision, size, escaping."""
 
 import base64
 import hashlib
@@ -24,17 +24,13 @@ from attnkit.show.map_page.weights import encode
 
 
 def decode(coded: dict[str, Any]) -> Any:
-    """The values of `encode` as the script of the page computes them."""
+    """Return the values that `encode` encoded, as the script of the page computes them."""
     raw = zlib.decompress(base64.b64decode(coded["data"]), -15)
     values = np.frombuffer(raw, "<i2").astype(np.float32) * np.float32(coded["step"])
     return values.reshape(-1, coded["rows"], coded["columns"])
 
 
-def head(coded: dict[str, Any], heads: int, layer: int, number: int) -> Any:
-    return decode(coded)[layer * heads + number]
-
-
-def test_one_script_and_one_style_run_and_nothing_is_fetched() -> None:
+def test_page_has_one_script_and_one_style_and_fetches_nothing() -> None:
     document = Document(page([translation()]))
     tags = Counter(tag for tag, _ in document.elements)
     assert tags["script"] == 2
@@ -44,14 +40,9 @@ def test_one_script_and_one_style_run_and_nothing_is_fetched() -> None:
         assert not attributes.keys() & {"src", "href", "style", "srcset", "action"}
         assert not any(name.startswith("on") for name in attributes)
     style, data, script = (text for _, text in document.raw)
-    for text in (style, script):
-        assert "://" not in text
-        assert "url(" not in text
-        assert "@import" not in text
-        assert "import(" not in text
-    assert "innerHTML" not in script
-    assert "eval" not in script
-    assert not re.search(r"(?m)^(\s|//)", script), "no margins, no comments"
+    assert not re.search(r"://|url\(|@import|import\(", style + script)
+    assert not re.search("innerHTML|eval", script)
+    assert not re.search(r"(?m)^(\s|//)", script), "no indentation, no comments"
     assert script.startswith('"use strict";')
     assert len(script) < 30_000
     policy = next(a["content"] for tag, a in document.elements if a.get("http-equiv"))
@@ -61,12 +52,11 @@ def test_one_script_and_one_style_run_and_nothing_is_fetched() -> None:
 
     assert policy == (
         f"default-src 'none'; img-src data:; script-src '{hashed(script)}'; "
-        f"style-src '{hashed(style)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"style-src '{hashed(style)}'; base-uri 'none'; form-action 'none'"
     )
 
 
-def test_values_read_back_are_the_models_within_one_step() -> None:
+def test_decoded_weights_are_within_one_step() -> None:
     capture = translation()
     (record,) = Document(page([capture])).data["captures"]
     assert [maps["kind"] for maps in record["maps"]] == ["encoder", "decoder", "cross"]
@@ -77,11 +67,8 @@ def test_values_read_back_are_the_models_within_one_step() -> None:
         np.testing.assert_allclose(values.sum(-1), 1, atol=1e-4)
 
 
-SIGNED = arrays.arrays(np.float32, (1, 3, 6), elements=st.floats(-8, 8, width=32))
-
-
-@given(SIGNED)
-def test_any_weights_come_back_within_half_a_step(weights: Any) -> None:
+@given(arrays.arrays(np.float32, (1, 3, 6), elements=st.floats(-8, 8, width=32)))
+def test_signed_weights_decode_within_half_a_step(weights: Any) -> None:
     coded = encode(weights)
     values = decode(coded)
     assert np.abs(values - weights).max() <= coded["step"] * 0.5001 + 5e-7  # float32 rounds at 8
@@ -89,14 +76,7 @@ def test_any_weights_come_back_within_half_a_step(weights: Any) -> None:
     assert not values[weights == 0].any()
 
 
-def test_pools_keep_what_is_farthest_from_zero() -> None:
-    weights = np.zeros((1, 5, 5), np.float32)
-    weights[0, 1, 1], weights[0, 4, 0], weights[0, 4, 1] = 0.25, -0.5, 0.25
-    expected = [[0.25, 0, 0], [0, 0, 0], [-0.5, 0, 0]]
-    np.testing.assert_array_equal(pooled(weights, 2, 2)[0], expected)
-
-
-def test_what_is_no_number_is_counted_and_breaks_no_page() -> None:
+def test_values_that_are_not_finite_are_counted() -> None:
     plain = translation()
     weights = plain.maps["cross"].weights.copy()
     weights[0, 1, 2, 3:5] = np.nan, np.inf
@@ -113,12 +93,12 @@ def test_what_is_no_number_is_counted_and_breaks_no_page() -> None:
     assert maps["numbers"][0][0][0] is not None
 
 
-def test_the_same_captures_give_the_same_bytes() -> None:
+def test_equal_captures_give_equal_bytes() -> None:
     assert page([translation()]) == page([translation()])
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
-def test_hostile_text_adds_no_element_and_stays_text(text: str) -> None:
+def test_hostile_text_adds_no_element(text: str) -> None:
     plain = translation()
     queries = (Token(text, 5, 0), *tokens(SOURCE)[1:])
     capture = replace(
@@ -134,26 +114,25 @@ def test_hostile_text_adds_no_element_and_stays_text(text: str) -> None:
     document = Document(content)
     expected = Document(page([replace(plain, maps={"encoder": plain.maps["encoder"]})]))
     assert document.elements == expected.elements
-    shown = document.data["axes"][0]["text"][0]
-    assert all(sign.isprintable() for sign in shown)
+    assert document.data["axes"][0]["text"][0].isprintable()
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", content.decode())
 
 
-def test_equal_axes_are_written_once_so_that_maps_on_them_can_be_compared() -> None:
+def test_equal_axes_are_written_once() -> None:
     data = Document(page([translation("a"), translation("b", seed=9)])).data
     assert len(data["axes"]) == 2
     first, second = ([(m["queries"], m["keys"]) for m in c["maps"]] for c in data["captures"])
     assert first == second == [(0, 0), (1, 1), (1, 0)]
 
 
-def test_the_reference_of_a_capture_is_one_more_to_compare() -> None:
+def test_reference_of_a_capture_is_compared() -> None:
     exact = translation("toy, exact softmax")
     data = Document(page([replace(translation("toy"), reference=exact)])).data
     assert [record["model"] for record in data["captures"]] == ["toy", "toy, exact softmax"]
     assert data["start"]["other"] == 1
 
 
-def test_texts_that_models_share_are_said_once_and_notes_name_their_model() -> None:
+def test_shared_texts_are_written_once() -> None:
     first, second = translation("a"), replace(translation("b"), output="Ein Hund.", how="given")
     noted = replace(second, facts={"note": "cut after 8 tokens"})
     assert Document(page([first, noted])).data["texts"] == [
@@ -164,26 +143,25 @@ def test_texts_that_models_share_are_said_once_and_notes_name_their_model() -> N
     ]
 
 
-def test_no_map_to_show_is_refused() -> None:
+def test_no_maps_raise() -> None:
     with pytest.raises(UsageError, match="no attention maps to show"):
         page([replace(translation(), maps={})])
 
 
 @pytest.mark.slow
-def test_144_heads_of_512_tokens_fit_and_cells_are_the_largest_of_each_pool() -> None:
+def test_144_heads_of_512_tokens_are_pooled_within_the_budget() -> None:
     capture = long_capture(12, 12, 512)
     content = page([capture])
     assert len(content) <= BUDGET
     (maps,) = Document(content).data["captures"][0]["maps"]
     coded = maps["weights"]
-    rows, across = coded["pool"]
-    assert (coded["rows"], coded["columns"], rows) == (-(-512 // rows), -(-512 // across), across)
+    rows, columns = coded["pool"]
+    assert (coded["rows"], coded["columns"], rows) == (-(-512 // rows), -(-512 // columns), columns)
     assert rows > 1
-    weights = capture.maps["encoder"].weights
-    found = head(coded, 12, 3, 7)
-    assert np.abs(found - pooled(weights[3, 7][None], rows, across)[0]).max() <= 1 / 510
+    expected = pooled(capture.maps["encoder"].weights[3, 7], rows, columns)
+    assert np.abs(decode(coded)[3 * 12 + 7] - expected).max() <= 1 / 510
 
 
 @pytest.mark.parametrize("budget", [60_000, 80_000, 120_000, 400_000])
-def test_a_page_keeps_to_its_budget(budget: int) -> None:
+def test_page_is_within_its_budget(budget: int) -> None:
     assert len(page([long_capture(3, 4, 100)], budget=budget)) <= budget

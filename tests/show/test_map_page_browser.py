@@ -1,4 +1,4 @@
-"""The page in a browser: what is pointed at, chosen and merged shows the model's weights."""
+"""Tests of the page of attention maps in a browser: weights, views, choices, keys, colours."""
 
 import json
 import re
@@ -17,25 +17,25 @@ from attnkit.show.map_page import page as html
 
 DESK, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
 STEP = 1 / 510 + 1e-4
-"""Half a step, and the rounding of four decimals."""
-
-
+"""Half a step, and the rounding to four decimals."""
 Open = Callable[..., Any]
 
 
 @pytest.fixture
 def show(open_page: Open) -> Open:
-    """Open captures as a page."""
+    """Return a function that opens captures as a page."""
 
-    def opened(*captures: Capture, view: str = "matrix", options: Any = None, **more: Any) -> Any:
+    def open_captures(*captures: Capture, view: str = "matrix", options: Any = None, **more: Any) -> Any:
         content = html(captures, view=view, **(options or {}))
-        return settled(open_page(content, **{"viewport": DESK, **more}))
+        page = open_page(content, **{"viewport": DESK, **more})
+        page.wait_for_selector("body[data-state=ready]")
+        return settle(page)
 
-    return opened
+    return open_captures
 
 
-def settled(page: Any) -> Any:
-    page.wait_for_selector("body[data-state=ready]")
+def settle(page: Any) -> Any:
+    """Wait until the page is drawn, and return it."""
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return page
 
@@ -43,11 +43,21 @@ def settled(page: Any) -> Any:
 def choose(page: Any, **choices: str) -> None:
     for name, value in choices.items():
         page.select_option(f"#{name}", value)
-    settled(page)
+    settle(page)
+
+
+def check(page: Any, box: str) -> None:
+    page.check(f"#{box}")
+    settle(page)
+
+
+def click(page: Any, selector: str, **options: Any) -> None:
+    page.click(selector, **options)
+    settle(page)
 
 
 def place(page: Any, row: int, column: int, pane: int = 0) -> tuple[float, float]:
-    """Where a cell's middle is, in the matrix's scrolled box."""
+    """Return the centre of a cell, relative to the scrolled box of the matrix."""
     scroll = page.locator(".scroll").nth(pane)
     left, top, cell = json.loads(scroll.get_attribute("data-geometry"))
     return left + (column + 0.5) * cell, top + (row + 0.5) * cell
@@ -56,7 +66,7 @@ def place(page: Any, row: int, column: int, pane: int = 0) -> tuple[float, float
 def hover(page: Any, row: int, column: int, pane: int = 0) -> str:
     x, y = place(page, row, column, pane)
     page.locator(".scroll").nth(pane).hover(position={"x": x, "y": y})
-    settled(page)
+    settle(page)
     return str(page.text_content("#readout"))
 
 
@@ -67,31 +77,36 @@ def number(readout: str) -> float:
 
 
 def table(page: Any) -> dict[str, float]:
-    """The rows of the table beside a map, its last line too."""
+    """Return the rows of the table beside a map, with its total."""
     rows = page.locator("#row tbody tr").all_text_contents()
     heads = page.locator("#row tbody th").all_text_contents()
     return {head: float(row[len(head) :]) for head, row in zip(heads, rows, strict=True)}
 
 
 @pytest.mark.sampled(3)
-def test_every_cell_pointed_at_says_the_models_weight(show: Open) -> None:
+def test_readout_has_the_weight_of_the_cell(show: Open) -> None:
     capture = translation()
     page = show(capture)
     for kind, layer, head in (("cross", 0, 0), ("encoder", 1, 2), ("decoder", 1, 0)):
         choose(page, kind=kind, layer=str(layer), head=str(head))
         maps = capture.maps[kind]  # type: ignore[index]
         for row, column in ((0, 0), (3, 2), (7, 7), (5, 1)):
-            said = hover(page, row, column)
-            assert f"\u201c{maps.queries[row].text}\u201d to \u201c{maps.keys[column].text}" in said
-            assert number(said) == pytest.approx(maps.weights[layer, head, row, column], abs=STEP)
+            readout = hover(page, row, column)
+            assert f"\u201c{maps.queries[row].text}\u201d to \u201c{maps.keys[column].text}" in readout
+            assert number(readout) == pytest.approx(maps.weights[layer, head, row, column], abs=STEP)
 
 
-def test_the_mean_over_heads_is_what_opens(show: Open) -> None:
+def test_page_opens_with_the_mean_over_heads(show: Open) -> None:
     capture = translation()
     page = show(capture)
     expected = capture.maps["cross"].weights[0].mean(0)
     for row, column in ((1, 1), (6, 3)):
         assert number(hover(page, row, column)) == pytest.approx(expected[row, column], abs=STEP)
+
+
+def palette(page: Any, name: str) -> np.ndarray:
+    colours = json.loads(page.text_content("#data"))["colours"][name]
+    return np.array(list(bytes.fromhex(colours))).reshape(256, 3)
 
 
 COLOUR = """([x, y]) => {
@@ -112,16 +127,14 @@ def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None
         "log": np.log(weights.clip(1e-3) / 1e-3) / np.log(weights.max() / 1e-3),
         "row": weights / weights.max(1, keepdims=True),
     }[scale]
-    data = json.loads(page.text_content("#data"))
-    palette = np.array(list(bytes.fromhex(data["colours"]["sequential"]))).reshape(256, 3)
+    colours = palette(page, "sequential")
     for row, column in np.ndindex(8, 8):
         shown = page.evaluate(COLOUR, place(page, row, column))
-        step = values[row, column] * 255
-        near = palette[max(int(step) - 3, 0) : int(step) + 5]
-        assert (np.abs(near - shown).max(1) <= 1).any(), (row, column)
+        step = int(values[row, column] * 255)
+        assert (np.abs(colours[max(step - 3, 0) : step + 5] - shown).max(1) <= 1).any(), (row, column)
 
 
-def test_the_row_chosen_is_a_table_and_sums_to_1(show: Open) -> None:
+def test_table_of_a_row_sums_to_1(show: Open) -> None:
     capture = translation()
     page = show(capture)
     choose(page, head="2")
@@ -137,99 +150,93 @@ def test_the_row_chosen_is_a_table_and_sums_to_1(show: Open) -> None:
             assert found[key.text] == pytest.approx(weight, abs=STEP)
 
 
-def test_whole_words_sum_to_a_word_and_average_from_one(show: Open) -> None:
+def test_whole_words_add_keys_and_average_queries(show: Open) -> None:
     capture = translation()
     page = show(capture)
     choose(page, head="1")
-    page.check("#words")
-    settled(page)
+    check(page, "words")
     expected = capture.maps["cross"].by_word()
     for row in range(len(expected.queries)):
-        said = hover(page, row, 2)
-        assert number(said) == pytest.approx(expected.weights[0, 1, row, 2], abs=2 * STEP)
+        readout = hover(page, row, 2)
+        assert number(readout) == pytest.approx(expected.weights[0, 1, row, 2], abs=2 * STEP)
         assert table(page)["total"] == pytest.approx(1, abs=1e-3)
-    assert "\u201ccleaning\u201d" in said
+    assert "\u201ccleaning\u201d" in readout
 
 
 def test_special_tokens_can_be_hidden(show: Open) -> None:
     capture = translation()
     page = show(capture)
     choose(page, head="1")
-    page.check("#plain")
-    settled(page)
+    check(page, "plain")
     expected = capture.maps["cross"].without(special=True)
     last = len(expected.keys) - 1
-    said = hover(page, 0, last)
-    assert "\u201c\u2581Ein\u201d to \u201c.\u201d" in said
-    assert number(said) == pytest.approx(expected.weights[0, 1, 0, last], abs=STEP)
+    readout = hover(page, 0, last)
+    assert "\u201c\u2581Ein\u201d to \u201c.\u201d" in readout
+    assert number(readout) == pytest.approx(expected.weights[0, 1, 0, last], abs=STEP)
     assert "</s>" not in table(page)
-    share = expected.weights[0, 1, 0].sum()
-    assert table(page)["total"] == pytest.approx(share, abs=STEP)
+    assert table(page)["total"] == pytest.approx(expected.weights[0, 1, 0].sum(), abs=STEP)
 
 
-def test_the_first_column_can_be_hidden_and_colours_are_scaled_to_the_others(show: Open) -> None:
+def test_first_column_can_be_hidden_and_colours_are_scaled_to_the_others(show: Open) -> None:
     capture = translation()
     page = show(capture)
     choose(page, head="1")
-    page.check("#first")
-    settled(page)
+    check(page, "first")
     expected = capture.maps["cross"].without(first=True)
     weights = expected.weights[0, 1]
-    said = hover(page, 1, 0)
-    assert number(said) == pytest.approx(weights[1, 0], abs=STEP)
-    assert f"to \u201c{expected.keys[0].text}\u201d" in said
+    readout = hover(page, 1, 0)
+    assert number(readout) == pytest.approx(weights[1, 0], abs=STEP)
+    assert f"to \u201c{expected.keys[0].text}\u201d" in readout
     assert float(page.text_content("#high") or 0) == pytest.approx(weights.max(), abs=STEP)
     assert f"first column hidden: {expected.hidden[0].text}" in page.text_content(".pane p")
-    page.click("text=Numbers")
-    settled(page)
+    click(page, "text=Numbers")
     assert "computed from the whole maps" in page.text_content("#numbers caption")
 
 
-def test_a_thumbnail_opens_its_head(show: Open) -> None:
+def test_thumbnail_opens_its_head(show: Open) -> None:
     page = show(translation(), view="grid")
     assert page.locator("#grid canvas").count() == 2 * (3 + 1)
     assert not page.is_visible("#panes")
-    page.click("#grid .layer:nth-child(2) button:has-text('head 1')")
-    settled(page)
+    click(page, "#grid .layer:nth-child(2) button:has-text('head 1')")
     assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"
     assert page.input_value("#layer") == "1"
     assert page.input_value("#head") == "1"
 
 
-def test_lines_show_where_a_token_looks(show: Open) -> None:
+def test_lines_show_the_attention_of_and_to_a_token(show: Open) -> None:
     capture = translation()
     page = show(capture, view="lines")
     choose(page, head="0")
     box = page.locator(".scroll canvas").first.bounding_box()
     page.mouse.move(box["x"] + 20, box["y"] + 24 * 3.5)
-    settled(page)
+    settle(page)
     assert page.text_content("#readout") == "Attention of \u201c\u2581Mann\u201d"
     best = int(capture.maps["cross"].weights[0, 0, 2].argmax())
     assert next(iter(table(page))) == capture.maps["cross"].keys[best].text
     page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 24 * 1.5)
-    settled(page)
+    settle(page)
     assert page.text_content("#readout") == "Attention to \u201c\u2581A\u201d"
     total = capture.maps["cross"].weights[0, 0, :, 0].sum()
     assert table(page)["total"] == pytest.approx(total, abs=8 * STEP)
 
 
-def test_keys_move_over_cells_heads_and_views(show: Open) -> None:
+def test_keyboard_moves_over_cells_heads_and_views(show: Open) -> None:
     capture = translation()
     page = show(capture)
     page.focus(".scroll")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowDown", "]", "}"):
         page.keyboard.press(key)
-        settled(page)
+        settle(page)
     assert page.text_content(".pane h2") == "cross attention, layer 1, head 0"
     for key in ("ArrowUp", "ArrowDown", "End"):
         page.keyboard.press(key)
-    settled(page)
-    said = page.text_content("#readout")
-    assert said.startswith("\u201c\u2581Ein\u201d to \u201c</s>\u201d")
-    assert number(said) == pytest.approx(capture.maps["cross"].weights[1, 0, 1, 7], abs=STEP)
+    settle(page)
+    readout = page.text_content("#readout")
+    assert readout.startswith("\u201c\u2581Ein\u201d to \u201c</s>\u201d")
+    assert number(readout) == pytest.approx(capture.maps["cross"].weights[1, 0, 1, 7], abs=STEP)
     for key, view in (("l", "lines"), ("g", "grid"), ("m", "matrix")):
         page.keyboard.press(key)
-        settled(page)
+        settle(page)
         assert page.get_attribute(f"#views [value={view}]", "aria-pressed") == "true"
     page.keyboard.press("w")
     page.keyboard.press("s")
@@ -251,7 +258,7 @@ def test_colours_follow_the_system_until_switched(show: Open, system: str) -> No
 
 
 @pytest.mark.parametrize("view", ["grid", "matrix", "lines"])
-def test_a_phone_shows_it_without_sideways_scrolling(show: Open, view: str) -> None:
+def test_phone_does_not_scroll_sideways(show: Open, view: str) -> None:
     capture = translation()
     page = show(capture, view=view, viewport=PHONE, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
@@ -261,12 +268,12 @@ def test_a_phone_shows_it_without_sideways_scrolling(show: Open, view: str) -> N
     if view == "matrix":
         x, y = place(page, 2, 3)
         page.locator(".scroll").first.tap(position={"x": x, "y": y})
-        settled(page)
+        settle(page)
         weight = capture.maps["cross"].weights[0, :, 2, 3].mean()
         assert number(page.text_content("#readout")) == pytest.approx(weight, abs=STEP)
 
 
-def test_hostile_text_is_shown_as_text(show: Open) -> None:
+def test_hostile_text_is_escaped(show: Open) -> None:
     queries = tuple(Token(text, i, i) for i, text in enumerate(HOSTILE_TEXTS))
     capture = replace(
         translation(" ".join(HOSTILE_TEXTS)),
@@ -276,24 +283,22 @@ def test_hostile_text_is_shown_as_text(show: Open) -> None:
         maps={"encoder": random_maps("encoder", queries, queries, layer=MapLayer(0, HOSTILE_TEXTS[0]))},
     )
     page = show(capture)
-    said = hover(page, 0, 1)
-    assert f"\u201c{HOSTILE_TEXTS[0]}\u201d to \u201c{HOSTILE_TEXTS[1]}\u201d" in said
+    assert f"\u201c{HOSTILE_TEXTS[0]}\u201d to \u201c{HOSTILE_TEXTS[1]}\u201d" in hover(page, 0, 1)
     assert HOSTILE_TEXTS[0] in page.locator("#row tbody th").all_text_contents()
     assert HOSTILE_TEXTS[0] in page.text_content("#texts")
     assert page.locator("script").count() == 2
     for view in ("l", "g"):
         page.keyboard.press(view)
-        settled(page)
+        settle(page)
 
 
-def test_two_models_stand_side_by_side_or_subtracted(show: Open) -> None:
+def test_maps_of_two_models_side_by_side_and_subtracted(show: Open) -> None:
     first, second = translation("one"), translation("two", seed=8)
     page = show(first, second)
     choose(page, head="1")
-    a, b = (some.maps["cross"].weights[0, 1, 3, 2] for some in (first, second))
+    a, b = (capture.maps["cross"].weights[0, 1, 3, 2] for capture in (first, second))
     for pane in (0, 1):
-        said = hover(page, 3, 2, pane)
-        values = re.findall(r"(one|two) (-?[\d.]+) \(within", said)
+        values = re.findall(r"(one|two) (-?[\d.]+) \(within", hover(page, 3, 2, pane))
         assert [name for name, _ in values] == ["one", "two"]
         assert [float(value) for _, value in values] == pytest.approx([a, b], abs=STEP)
     choose(page, mode="difference")
@@ -307,50 +312,48 @@ PIXELS = """([at, x, y]) => [...document.querySelectorAll("#grid canvas")].slice
   (canvas) => [...canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3))"""
 
 
-def coloured(page: Any, palette: str, shares: Any) -> Any:
-    """The colours of shares from 0 to 1."""
-    data = json.loads(page.text_content("#data"))
-    colours = np.array(list(bytes.fromhex(data["colours"][palette]))).reshape(256, 3)
-    return colours[np.rint(255 * np.asarray(shares)).astype(int)]
+def colours_of(page: Any, name: str, shares: Any) -> np.ndarray:
+    """Return the colours of shares from 0 to 1."""
+    return palette(page, name)[np.rint(255 * np.asarray(shares)).astype(int)]
 
 
-def test_thumbnails_of_two_models_stand_side_by_side_or_subtracted(show: Open) -> None:
+def test_thumbnails_of_two_models_side_by_side_and_subtracted(show: Open) -> None:
     first, second = translation("one"), translation("two", seed=8)
     page = show(first, second, view="grid")
-    a, b = (some.maps["cross"].weights for some in (first, second))
+    a, b = (capture.maps["cross"].weights for capture in (first, second))
     assert page.locator("#grid button").count() == 2 * (3 + 1)
     assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
     assert page.text_content("#note") == "Left: one. Right: two."
     values = [a[0, :, 3, 2].mean(), b[0, :, 3, 2].mean(), a[0, 0, 3, 2], b[0, 0, 3, 2]]
-    expected = coloured(page, "sequential", np.array(values) / max(a.max(), b.max()))
+    expected = colours_of(page, "sequential", np.array(values) / max(a.max(), b.max()))
     assert np.abs(page.evaluate(PIXELS, [4, 2, 3]) - expected).max() <= 6
     choose(page, mode="difference")
     assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
     assert page.text_content("#note") == "Each map is two minus one."
     change = b - a
     values = [change[0, :, 3, 2].mean(), change[0, 0, 3, 2]]
-    expected = coloured(page, "diverging", 0.5 + np.array(values) / np.abs(change).max() / 2)
+    expected = colours_of(page, "diverging", 0.5 + np.array(values) / np.abs(change).max() / 2)
     assert np.abs(page.evaluate(PIXELS, [2, 2, 3]) - expected).max() <= 8
     choose(page, other="-1")
     assert page.text_content("#note") == ""
     assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
 
 
-def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show: Open) -> None:
+def test_thumbnails_without_a_map_or_a_difference_have_a_note(show: Open) -> None:
     second = translation("two", heads=2)
     page = show(translation("one"), second, view="grid")
     assert page.locator("#grid button:has-text('head 2')").first.text_content() == ("nothing to showhead 2")
     choose(page, mode="difference")
     assert page.locator("#grid button:has-text('head 2')").first.text_content() == ("no differencehead 2")
     other = tokens(SOURCE.replace("_man", "_dog"))
-    apart = replace(translation("two"), maps={"encoder": random_maps("encoder", other, other)})
-    page = show(translation("one"), apart, view="grid")
+    second = replace(translation("two"), maps={"encoder": random_maps("encoder", other, other)})
+    page = show(translation("one"), second, view="grid")
     choose(page, kind="encoder", mode="difference")
     assert "do not have the same tokens" in page.text_content("#note")
     assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
 
 
-def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
+def test_maps_of_different_tokens_are_not_subtracted(show: Open) -> None:
     other = tokens(SOURCE.replace("_man", "_dog"))
     second = replace(translation("two"), maps={"encoder": random_maps("encoder", other, other)})
     page = show(translation("one"), second)
@@ -361,39 +364,32 @@ def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
     assert "This model has no such map" in page.locator(".pane p").nth(1).text_content()
 
 
-def test_a_map_says_what_it_is(show: Open) -> None:
+def test_notes_of_static_and_effective_maps(show: Open) -> None:
     plain = translation()
     layer = MapLayer(0, "performer", exact=False, distance=(0.1, 0.2, 0.6))
     effective = random_maps("encoder", *[plain.maps["encoder"].keys] * 2, layer=layer)
-    static = random_maps(
-        "cross",
-        plain.maps["cross"].queries,
-        plain.maps["cross"].keys,
-        layer=MapLayer(0, "synthesizer-random", static=True),
-    )
+    layer = MapLayer(0, "synthesizer-random", static=True)
+    static = random_maps("cross", plain.maps["cross"].queries, plain.maps["cross"].keys, layer=layer)
     shifted = replace(effective, weights=effective.weights - np.float32(0.02))
     page = show(replace(plain, maps={"encoder": shifted, "cross": static}))
     assert "static: the same for every text" in page.text_content(".pane p")
     choose(page, kind="encoder")
     note = page.text_content(".pane p")
-    assert "performer" in note
-    assert "effective map" in note
-    assert "0.30 from exact softmax" in note
+    assert [text in note for text in ("performer", "effective map", "0.30 from exact softmax")] == [True] * 3
     choose(page, head="2")
     assert "0.60 from exact softmax" in page.text_content(".pane p")
-    value = shifted.weights[0, 2, 1, 1]
-    assert number(hover(page, 1, 1)) == pytest.approx(value, abs=2 * STEP)
-    lowest = float(shifted.weights[0, 2].min())
-    assert float(page.text_content("#low")) == pytest.approx(lowest, abs=2 * STEP)
+    assert number(hover(page, 1, 1)) == pytest.approx(shifted.weights[0, 2, 1, 1], abs=2 * STEP)
+    assert float(page.text_content("#low")) == pytest.approx(shifted.weights[0, 2].min(), abs=2 * STEP)
 
 
 def pooled_page(show: Open) -> tuple[Any, AttentionMaps]:
+    """Return a page of reduced resolution and its map."""
     capture = long_capture(2, 4, 150)
     options = {"budget": 100_000, "command": "attnkit visualize-attn RUN"}
     return show(capture, options=options), capture.maps["encoder"]
 
 
-def test_what_was_left_out_is_said_with_the_command_that_shows_it(show: Open) -> None:
+def test_reduced_resolution_names_the_command_of_the_full_one(show: Open) -> None:
     page, maps = pooled_page(show)
     choose(page, layer="1", head="3")
     note = page.text_content(".pane p")
@@ -405,17 +401,16 @@ def test_what_was_left_out_is_said_with_the_command_that_shows_it(show: Open) ->
     assert "--layer L --head H" in page.text_content("#omitted")
 
 
-def test_a_long_map_draws_only_what_is_visible(show: Open) -> None:
+def test_only_the_visible_part_of_a_long_map_is_drawn(show: Open) -> None:
     page, _ = pooled_page(show)
-    page.click("#larger", click_count=6)
-    settled(page)
+    click(page, "#larger", click_count=6)
     whole = page.locator(".scroll > div").first.bounding_box()
     drawn = page.locator(".scroll canvas").first.bounding_box()
     assert whole["height"] > 1200
     assert drawn["height"] <= 0.85 * DESK["height"]
 
 
-def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> None:
+def test_statistics_of_heads_open_their_maps(show: Open) -> None:
     capture = translation()
     page = show(capture, view="numbers")
     rows = page.locator("#numbers tbody tr")
@@ -426,22 +421,21 @@ def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> Non
         assert float(entropy) == pytest.approx(expected.entropy, abs=6e-4)
         assert float(first) == pytest.approx(expected.first, abs=6e-4)
     rows.nth(4).click()
-    settled(page)
+    settle(page)
     assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("view", ["matrix", "lines", "grid"])
-def test_axes_without_any_token_left_say_so(show: Open, view: str) -> None:
+def test_axes_without_visible_tokens_have_a_note(show: Open, view: str) -> None:
     special = tokens("<s> </s>")
     capture = replace(translation(), maps={"encoder": random_maps("encoder", special, special)})
     page = show(capture, view=view)
-    page.check("#plain")
-    settled(page)
+    check(page, "plain")
     if view == "grid":
         assert "nothing to show" in page.text_content("#grid")
     else:
         assert "all its tokens are hidden" in page.text_content(".pane p")
     page.uncheck("#plain")
-    settled(page)
+    settle(page)
     assert page.locator("#grid canvas, .scroll:visible canvas").count() > 0

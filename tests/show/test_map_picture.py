@@ -1,4 +1,4 @@
-"""Attention maps as PNG, SVG and PDF."""
+"""Tests of attention maps as PNG, SVG and PDF."""
 
 import io
 import re
@@ -20,23 +20,8 @@ matplotlib = pytest.importorskip("matplotlib")
 
 SVG = "{http://www.w3.org/2000/svg}"
 WORDS = ("The", "cat", "is", "tired")
-HOSTILE = (
-    "$x^2$",
-    "$\\frac{",
-    "</text><script>alert(1)</script>",
-    "]]>",
-    "-->",
-    "&amp;",
-    '"x=',
-    "\x1b[31m",
-    "\x9b31m",
-    "\u202eevil",
-    "a\nb\tc",
-    "\ud800",
-    "\u2028",
-    "",
-    "x" * 99,
-)
+HOSTILE = ("$x^2$", "$\\frac{", "</text><script>alert(1)</script>", "]]>", "-->", "&amp;", '"x=')
+HOSTILE += ("\x1b[31m", "\x9b31m", "\u202eevil", "a\nb\tc", "\ud800", "\u2028", "", "x" * 99)
 
 
 def tokens(texts: Sequence[str]) -> tuple[Token, ...]:
@@ -44,19 +29,19 @@ def tokens(texts: Sequence[str]) -> tuple[Token, ...]:
 
 
 def maps(layers: int = 1, heads: int = 1, texts: Sequence[str] = WORDS, kind: Kind = "cross") -> AttentionMaps:
-    """Rows drawn at random, that sum to 1."""
+    """Return maps of random rows that sum to 1."""
     axis = tokens(texts)
     weights = np.random.default_rng(0).dirichlet(np.ones(len(axis)), size=(layers, heads, len(axis)))
     facts = tuple(MapLayer(number, "scaled-dot") for number in range(layers))
     return AttentionMaps(kind, weights.astype(np.float32), facts, tuple(range(heads)), axis, axis)
 
 
-def captured(made: AttentionMaps, model: str = "toy base seed 1") -> Capture:
-    return Capture("", "", "given", model, {made.kind: made})
+def captured(shown: AttentionMaps, model: str = "toy base seed 1") -> Capture:
+    return Capture("", "", "given", model, {shown.kind: shown})
 
 
-def draw(made: AttentionMaps, format: str = "svg", **options: Any) -> Picture:
-    return picture(captured(made), made.kind, format, **options)
+def draw(shown: AttentionMaps, format: str = "svg", **options: Any) -> Picture:
+    return picture(captured(shown), shown.kind, format, **options)
 
 
 def pixels(data: bytes) -> np.ndarray:
@@ -75,7 +60,7 @@ def images_of(svg: bytes) -> int:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_same_maps_give_the_same_bytes_whatever_the_users_settings(format: str) -> None:
+def test_picture_does_not_depend_on_the_users_settings(format: str) -> None:
     first = draw(maps(), format=format).data
     with matplotlib.rc_context({"font.size": 30, "image.cmap": "jet", "axes.facecolor": "red"}):
         before = dict(matplotlib.rcParams)
@@ -84,13 +69,13 @@ def test_the_same_maps_give_the_same_bytes_whatever_the_users_settings(format: s
 
 
 @pytest.mark.slow
-def test_each_format_is_what_it_says() -> None:
+def test_formats() -> None:
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     assert {f: draw(maps(), format=f).data[: len(start)] for f, start in starts.items()} == starts
 
 
 def cells(image: np.ndarray) -> np.ndarray:
-    """The colours at the middle of the cells of a map of 2 x 2, found by its black frame."""
+    """Return the colours at the centres of the cells of a map of 2 x 2, found by its black frame."""
     dark = image.sum(2) < 0.3
 
     def ends(counts: np.ndarray) -> list[int]:
@@ -99,36 +84,33 @@ def cells(image: np.ndarray) -> np.ndarray:
 
     left, right = ends(dark.sum(0))
     top, bottom = ends(dark[:, left:right].sum(1))
-    rows, columns = (
-        [round(low + share * (high - low)) for share in (0.25, 0.75)] for low, high in ((top, bottom), (left, right))
-    )
-    return np.array([[image[y, x] for x in columns] for y in rows])
+    rows, columns = ([(3 * low + high) // 4, (low + 3 * high) // 4] for low, high in ((top, bottom), (left, right)))
+    return image[np.ix_(rows, columns)]
 
 
 @pytest.mark.parametrize("scale", ["linear", "row"])
-def test_a_cell_has_the_colour_of_its_weight(scale: Any) -> None:
+def test_cell_has_the_colour_of_its_weight(scale: Any) -> None:
     """The frame is black and cividis begins in dark blue, so weights of zero are avoided."""
-    made = maps(texts=("a", "b"))
-    made.weights[0, 0] = [[0.25, 0.75], [0.5, 0.5]]
-    found = cells(pixels(draw(made, format="png", scale=scale).data))
+    shown = maps(texts=("a", "b"))
+    shown.weights[0, 0] = [[0.25, 0.75], [0.5, 0.5]]
+    found = cells(pixels(draw(shown, format="png", scale=scale).data))
     shares = {"linear": [[1 / 3, 1], [2 / 3, 2 / 3]], "row": [[1 / 3, 1], [1, 1]]}[scale]
     expected = colour.table()[colour.steps(np.array(shares))] / 255
     assert np.abs(found - expected).max() < 0.02
 
 
-def test_text_in_an_svg_is_text() -> None:
+def test_svg_contains_text() -> None:
     shown = texts_of(draw(maps()).data)
     assert [shown.count(word) for word in WORDS] == [2] * len(WORDS)
     assert "cross attention: scaled-dot (exact), layer 0, head 0" in shown
     assert "attention weight" in shown
 
 
-def test_hostile_tokens_stay_text() -> None:
+def test_hostile_tokens_are_escaped() -> None:
     plain = draw(maps(texts=[f"w{i}" for i in range(len(HOSTILE))]))
-    made = captured(maps(texts=HOSTILE), "$x$ <b> \x1b\u202e")
-    drawn = picture(made, "cross", "svg")
-    elements = [{node.tag for node in ET.fromstring(one.data).iter()} for one in (plain, drawn)]
-    assert elements[0] == elements[1]
+    drawn = picture(captured(maps(texts=HOSTILE), "$x$ <b> \x1b\u202e"), "cross", "svg")
+    tags = [{node.tag for node in ET.fromstring(drawing.data).iter()} for drawing in (plain, drawn)]
+    assert tags[0] == tags[1]
     shown = texts_of(drawn.data)
     assert shown.count("$x^2$") == shown.count("</text><script>alert(1)\u2026") == 2
     assert shown.count("\\x1b[31m") == shown.count("a\\nb\\tc") == 2
@@ -136,41 +118,40 @@ def test_hostile_tokens_stay_text() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]", drawn.data.decode("utf-8"))
 
 
-def test_every_head_has_a_panel_and_there_is_one_colour_bar() -> None:
+def test_heads_have_panels_and_one_colour_bar() -> None:
     shown = draw(maps(2, 3)).data
     assert images_of(shown) == 2 * 3 + 1
     names = [f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1, 2)]
     assert [texts_of(shown).count(name) for name in (*names, "attention weight")] == [1] * 7
 
 
-def test_heads_of_one_layer_are_folded_and_named() -> None:
+def test_heads_of_one_layer_are_wrapped_and_named() -> None:
     shown = texts_of(draw(maps(1, 6)).data)
-    assert [f"layer 0, head {number}" in shown for number in range(6)] == [True] * 6
+    assert {f"layer 0, head {number}" for number in range(6)} <= {*shown}
 
 
 @pytest.mark.sampled(21)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.25, 3.0, float("nan"), float("inf"), 1e-30], ids=str)
-def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
-    """Effective weights are no distribution: rows of zeros, negative and large values occur."""
-    made = maps()
-    made.weights[0, 0, 1] = value
-    assert draw(made, scale=scale).data
-    made.weights[:] = value
-    assert draw(made, scale=scale).data
+def test_all_weights_can_be_drawn(scale: Any, value: float) -> None:
+    """Effective weights are not a distribution: rows of zeros, negative and large values occur."""
+    shown = maps()
+    for part in (shown.weights[0, 0, 1], shown.weights):
+        part[:] = value
+        assert draw(shown, scale=scale).data
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 200), (90, 2)])
-def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
+def test_all_shapes_can_be_drawn(queries: int, keys: int) -> None:
     weights = np.full((1, 1, queries, keys), 1 / keys, np.float32)
-    made = AttentionMaps("cross", weights, (MapLayer(0, "dot"),), (0,), tokens(["x"] * queries), tokens(["y"] * keys))
-    height, width, _ = pixels(draw(made, format="png").data).shape
+    shown = AttentionMaps("cross", weights, (MapLayer(0, "dot"),), (0,), tokens(["x"] * queries), tokens(["y"] * keys))
+    height, width, _ = pixels(draw(shown, format="png").data).shape
     assert max(height, width) < 11 * RESOLUTION
 
 
 @pytest.mark.slow
-def test_long_axes_keep_readable_labels() -> None:
+def test_long_axes_have_readable_labels() -> None:
     shown = draw(maps(texts=[f"w{i}" for i in range(512)]))
     labels = [text for text in texts_of(shown.data) if text.startswith("w")]
     assert 40 < len(labels) / 2 < 120
@@ -179,19 +160,19 @@ def test_long_axes_keep_readable_labels() -> None:
     assert shown.warnings == ()
 
 
-def test_marks_of_spaces_go_where_every_token_is_a_word() -> None:
+def test_space_marks_are_left_out_where_all_tokens_are_words() -> None:
     words = [f"\u2581{word}" for word in WORDS]
     assert texts_of(draw(maps(texts=words)).data).count("cat") == 2
     assert texts_of(draw(maps(texts=[*words, "s"])).data).count("\u2581cat") == 2
 
 
-def test_glyphs_without_a_font_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glyphs_without_a_font_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "PREFERRED", ())
     (warning,) = draw(maps(texts=["\u65e5\u672c", "\ud55c", "\u0939", "a"])).warnings
     assert warning.startswith("no installed font has U+0939, U+65E5, U+672C and 1 more, drawn as")
 
 
-def test_an_installed_font_with_the_glyphs_is_found() -> None:
+def test_installed_font_with_the_glyphs_is_found() -> None:
     families, missing = figures.fonts(["\u65e5\u672c"])
     if missing:
         pytest.skip("no font with Chinese characters is installed")
@@ -199,7 +180,7 @@ def test_an_installed_font_with_the_glyphs_is_found() -> None:
     assert draw(maps(texts=["\u65e5", "\u672c"])).warnings == ()
 
 
-def test_what_is_wrong_is_said_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_format_kind_or_missing_package_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="'svgg': did you mean svg[?] choose from png, svg, pdf"):
         draw(maps(), format="svgg")
     with pytest.raises(UsageError, match="--kind encoder: .* it has cross"):

@@ -1,4 +1,4 @@
-"""Attention maps on terminals of any width and with any colours: one, all heads, several models."""
+"""Tests of attention maps on terminals of any width and colours: one map, all heads, several models."""
 
 import re
 from dataclasses import replace
@@ -26,10 +26,7 @@ def plain_matrix(queries: str, keys: str, matrix: object, **options: object) -> 
 SMALL = plain_matrix("\u2581ein Hund .", "\u2581a dog !", [[1, 0, 0], [0, 0.5, 0.5], [0, 0.2, 0.8]])
 
 
-CAPTION = "weight, linear; rows: queries, columns: keys"
-
-
-def test_a_small_map_is_squares_with_all_labels() -> None:
+def test_small_map_is_squares_with_all_labels() -> None:
     assert render(Heatmap(SMALL), 50).splitlines() == [
         "cross attention",
         "       d",
@@ -40,36 +37,38 @@ def test_a_small_map_is_squares_with_all_labels() -> None:
         "   .   ░░██",
         "",
         "0        ░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓███████ 1",
-        CAPTION,
+        "weight, linear; rows: queries, columns: keys",
     ]
 
 
-def test_colours_are_those_of_the_map() -> None:
-    lines = render(Heatmap(SMALL), 50, "truecolor").splitlines()
-    assert lines[4] == "▁ein \x1b[48;2;252;232;56m  \x1b[0m\x1b[48;2;0;35;79m    \x1b[0m"
-    lines = render(Heatmap(SMALL), 50, "256").splitlines()
-    assert re.sub(r"48;5;\d+", "N", lines[4]) == "▁ein \x1b[Nm  \x1b[0m\x1b[Nm    \x1b[0m"
+def test_colours_of_cells() -> None:
+    true_colours, colours = (render(Heatmap(SMALL), 50, system).splitlines()[4] for system in ("truecolor", "256"))
+    assert true_colours == "▁ein \x1b[48;2;252;232;56m  \x1b[0m\x1b[48;2;0;35;79m    \x1b[0m"
+    assert re.sub(r"48;5;\d+", "N", colours) == "▁ein \x1b[Nm  \x1b[0m\x1b[Nm    \x1b[0m"
+
+
+def numbered(count: int) -> tuple[Token, ...]:
+    return tuple(Token(f"t{at}", at, at) for at in range(count))
 
 
 def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
-    matrix = np.eye(70, dtype=np.float32)
-    names = tuple(Token(f"t{at}", at, at) for at in range(70))
-    lines = render_checked(Heatmap(AttentionMatrix(matrix, names, names, "map")), 80, "256").split("\n")
+    names = numbered(70)
+    matrix = AttentionMatrix(np.eye(70, dtype=np.float32), names, names, "map")
+    lines = render_checked(Heatmap(matrix), 80, "256").split("\n")
     assert lines[1] == " " * 7 + "".join(f"{at:<10}" for at in range(0, 70, 10)).rstrip()
     assert lines[2] == "  0 t0 " + "▀" * 70
     assert lines[36] == "68 t68 " + "▀" * 70
     assert "a line is 2 queries, labelled by the first" in " ".join(" ".join(lines).split())
 
 
-def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
-    matrix = np.eye(8, 400, dtype=np.float32)
-    names = tuple(Token("x", at, at) for at in range(400))
-    found = render(Heatmap(AttentionMatrix(matrix, names[:8], names, "map")), 80)
+def test_maps_wider_than_the_screen_are_pooled() -> None:
+    names = numbered(400)
+    found = render(Heatmap(AttentionMatrix(np.eye(8, 400, dtype=np.float32), names[:8], names, "map")), 80)
     assert "a cell is the highest of 1 x 6 (queries x keys)" in " ".join(found.split())
 
 
-def test_a_map_with_large_negative_weights_says_what_its_colours_mean() -> None:
-    names = tuple(Token("x", at, at) for at in range(3))
+def test_map_with_large_negative_weights_explains_its_colours() -> None:
+    names = numbered(3)
     matrix = AttentionMatrix(np.diag([1.0, -0.5, 0.1]).astype(np.float32), names, names, "map")
     assert "weight (-, =: negative, +, #: positive), linear" in render(Heatmap(matrix), 80)
     assert "weight (blue: negative, orange: positive), linear" in render(Heatmap(matrix), 80, "256")
@@ -79,17 +78,16 @@ def test_a_map_with_large_negative_weights_says_what_its_colours_mean() -> None:
 
 
 def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
-    names = tuple(Token(f"t{at}", at, at) for at in range(70))
-    maps = AttentionMaps(
-        "encoder", np.eye(70, dtype=np.float32)[None, None], (MapLayer(0, "dot"),), (0,), names, names
-    ).without(first=True)
+    names, weights = numbered(70), np.eye(70, dtype=np.float32)[None, None]
+    maps = AttentionMaps("encoder", weights, (MapLayer(0, "dot"),), (0,), names, names).without(first=True)
+    heatmap = Heatmap(matrix_of(maps))
     for width in (80, 200):
-        assert "first column hidden: t0" in render(Heatmap(matrix_of(maps)), width)
-    lines = render_checked(Heatmap(matrix_of(maps)), 100, "256").split("\n")
+        assert "first column hidden: t0" in render(heatmap, width)
+    lines = render_checked(heatmap, 100, "256").split("\n")
     assert lines[1].split()[:2] == ["1", "11"]
 
 
-def test_titles_say_where_a_map_comes_from() -> None:
+def test_titles_have_layer_heads_and_mechanism() -> None:
     axis = tokens("a b")
     weights = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].astype(np.float32)
     layer = MapLayer(3, "performer", exact=False, distance=(0.25, 0.125))
@@ -129,7 +127,7 @@ def test_no_map_is_wider_than_the_screen(shown: AttentionMatrix, width: int, col
     render_checked(Heatmap(shown, scale=scale), width, colour)
 
 
-def test_every_head_is_a_small_map_under_its_number() -> None:
+def test_grid_has_a_small_map_for_each_head() -> None:
     assert render(MapGrid(cross_maps("ein Hund .", "a dog !", 1, 2)), 80).splitlines() == [
         "cross attention, all heads: scaled-dot (exact)",
         "L0 H0  H1",
@@ -142,19 +140,17 @@ def test_every_head_is_a_small_map_under_its_number() -> None:
     ]
 
 
-def test_heads_that_do_not_fit_go_below() -> None:
+def test_heads_wrap_at_the_screen_width() -> None:
     found = render(MapGrid(cross_maps("a b c d e f g h", "a b c d e f g h", 1, 12)), 40)
     heads = [line.split() for line in found.splitlines() if line.startswith("L0")]
     assert [name for line in heads for name in line[1:]] == [f"H{at}" for at in range(12)]
     assert len(heads) == 3
 
 
-def test_one_colour_bar_is_for_all() -> None:
-    """A head with weights of 0.5 is drawn darker than one with 1."""
+def test_heads_share_one_colour_scale() -> None:
     maps = cross_maps("a b", "a b", 1, 2)
     maps.weights[0, 1] /= 2
-    found = render(MapGrid(maps), 80).splitlines()
-    assert found[2] == "   █   ▒"
+    assert render(MapGrid(maps), 80).splitlines()[2] == "   █   ▒"
 
 
 @given(
@@ -178,25 +174,26 @@ def test_no_grid_is_wider_than_the_screen(
 
 ONE = capture(cross_maps("ein Hund .", "a dog !"), "vanilla")
 OTHER = capture(cross_maps("ein Hund .", "a dog !", word="dot"), "dense")
-ELSE = capture(cross_maps("ein Tier .", "a dog !"), "random", "ein Tier .")
+OTHER_TOKENS = capture(cross_maps("ein Tier .", "a dog !"), "random", "ein Tier .")
 
 
 def one_head(*captures: Capture, layer: int, head: int) -> list[Capture]:
-    """The captures with one layer and head alone."""
+    """Return the captures with one layer and head only."""
     return [
-        replace(one, maps={kind: maps.choose([layer], [head]) for kind, maps in one.maps.items()}) for one in captures
+        replace(whole, maps={kind: maps.choose([layer], [head]) for kind, maps in whole.maps.items()})
+        for whole in captures
     ]
 
 
-def test_maps_stand_below_each_other_with_their_difference() -> None:
+def test_comparison_shows_both_maps_and_their_difference() -> None:
     text = render(MapComparison(one_head(ONE, OTHER, layer=1, head=0), "cross"), 50)
     lines = [line.strip() for line in text.splitlines()]
     assert lines.index("vanilla") < lines.index("dense") < lines.index("dense minus vanilla")
     assert lines.count("output (greedy): ein Hund .") == 2
 
 
-def test_other_tokens_have_no_difference() -> None:
-    text = render(MapComparison(one_head(ONE, ELSE, layer=1, head=0), "cross"), 120)
+def test_maps_of_different_tokens_have_no_difference() -> None:
+    text = render(MapComparison(one_head(ONE, OTHER_TOKENS, layer=1, head=0), "cross"), 120)
     assert "no difference map of random and vanilla: the queries are different tokens" in text
     assert "minus" not in text
 
@@ -209,7 +206,7 @@ def test_signs_show_differences_without_colours() -> None:
     assert lines[at + 4 : at + 7] == [" ein ==  ##", "Hund       ", "   . ##  =="]
 
 
-def test_maps_share_one_colour_bar() -> None:
+def test_compared_maps_share_one_colour_scale() -> None:
     half = capture(cross_maps("ein Hund .", "a dog !"), "half")
     half.maps["cross"].weights[:] /= 2
     lines = render(MapComparison(one_head(ONE, half, layer=0, head=0), "cross"), 90).splitlines()
@@ -217,7 +214,7 @@ def test_maps_share_one_colour_bar() -> None:
     assert ["██" in rows[0], "▒▒" in rows[1]] == [True, True]
 
 
-def test_a_kind_that_is_not_there_is_refused() -> None:
+def test_comparison_of_a_missing_kind_raises() -> None:
     with pytest.raises(UsageError, match="--kind encoder: vanilla has no encoder self-attention"):
         MapComparison([ONE, OTHER], "encoder")
 

@@ -1,4 +1,4 @@
-"""The one picture of many recipes, its table, and the forest plot."""
+"""Tests of the picture and table of the overview, and of the forest plot."""
 
 from xml.etree import ElementTree
 
@@ -24,7 +24,7 @@ def texts(picture: bytes) -> list[str]:
     return ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_cells_have_their_differences_and_the_baseline_its_score() -> None:
+def test_cells_have_differences_and_the_baseline_has_its_score() -> None:
     pytest.importorskip("matplotlib")
     picture = overview_picture(FOUND, "svg")
     found = texts(picture.data)
@@ -34,14 +34,14 @@ def test_cells_have_their_differences_and_the_baseline_its_score() -> None:
     assert picture.warnings == FOUND.notes
 
 
-def test_only_what_is_undecided_is_hatched() -> None:
+def test_only_undecided_cells_are_hatched() -> None:
     pytest.importorskip("matplotlib")
-    sure = Overview(FOUND.systems, FOUND.columns[1:], ())
+    decided = Overview(FOUND.systems, FOUND.columns[1:], ())
     assert b"<pattern" in overview_picture(FOUND, "svg").data
-    assert b"<pattern" not in overview_picture(sure, "svg").data
+    assert b"<pattern" not in overview_picture(decided, "svg").data
 
 
-def test_the_forest_names_seeds_margin_and_baseline() -> None:
+def test_forest_plot_names_seeds_margin_and_baseline() -> None:
     pytest.importorskip("matplotlib")
     found = texts(forest_picture(FOUND, "svg").data)
     assert "<b> (1 vs 3)" in found
@@ -49,7 +49,7 @@ def test_the_forest_names_seeds_margin_and_baseline() -> None:
     assert "memory" not in " ".join(found)
 
 
-def test_tables_say_the_same() -> None:
+def test_tables_have_the_same_values() -> None:
     lines = render(overview_table(FOUND), 100).splitlines()
     assert "-: nothing to compare" in " ".join(" ".join(lines).split())
     assert [line.split() for line in lines[3:6]] == [

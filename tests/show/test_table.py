@@ -1,4 +1,4 @@
-"""Tables fit every screen and survive hostile text in every format."""
+"""Tests of tables: comparisons and their notes, width of the screen, formats, hostile text."""
 
 import csv
 import io
@@ -31,18 +31,16 @@ from attnkit.show.table import NONE, Cell, Column, Table
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 HOSTILE = "\x1b]0;x\x07[/b]\u202e&<|_*\\%${}#~^\n`"
-
-
 RECIPE = "translation/multi30k"
 
 
 def run(variant: str, seed: int, score: float, ter: float, **more: Any) -> ScoreRow:
-    """One row of a comparison."""
+    """Return a row of a comparison."""
     scores = {
         "bleu": fixed_score("bleu", score, SIGNATURE),
         "ter": fixed_score("ter", ter, "nrefs:1|case:lc|version:2.6.0"),
     }
-    plain = {
+    defaults = {
         "recipe": RECIPE,
         "seed": seed,
         "parameters": 5412864,
@@ -50,18 +48,18 @@ def run(variant: str, seed: int, score: float, ter: float, **more: Any) -> Score
         "sentences_per_second": 45.625,
         "run": f"runs/translation/multi30k/{variant}/seed-{seed}",
     }
-    return score_row(variant, scores, **(plain | more))
+    return score_row(variant, scores, **(defaults | more))
 
 
 def against(variant: str, metric: str, difference: float | None, p: float, *why: str, **more: Any) -> SystemDifference:
-    """One comparison with the baseline."""
+    """Return the difference of a variant from the baseline."""
     base, row = run("vanilla", 1, 0, 0), run(variant, 1, 0, 0)
     tested = None if difference is None else fixed_difference(difference, p, 4 * p, **more)
     return score_rows.system_difference(base, row, metric, tested, *why)
 
 
 def comparison(*rows: ScoreRow, **more: Any) -> Comparison:
-    """The given rows, else three variants with two seeds."""
+    """Compare the given rows, or three variants with two seeds."""
     if rows:
         return compare_rows(*rows, **more)
     rows = (
@@ -78,43 +76,36 @@ def comparison(*rows: ScoreRow, **more: Any) -> Comparison:
         against("linear", "bleu", 1.75, 0.008),
         against("linear", "ter", -1.0, 0.01),
     )
+    worse = (rows[2], fixed_difference(1, 0.001, 0.001))
     best = tuple(
-        BestSystem(
-            rows[4], metric, ((rows[0], fixed_difference(1, p, p)), (rows[2], fixed_difference(1, 0.001, 0.001)))
-        )
+        BestSystem(rows[4], metric, ((rows[0], fixed_difference(1, p, p)), worse))
         for metric, p in (("bleu", 0.01), ("ter", 0.5))
     )
-    plain = {"baseline": "vanilla", "differences": differences, "resamples": 1000, "best": best}
-    return compare_rows(*rows, **(plain | more))
+    defaults = {"baseline": "vanilla", "differences": differences, "resamples": 1000, "best": best}
+    return compare_rows(*rows, **(defaults | more))
 
 
-def shown(table: Table, width: int, **options: Any) -> str:
-    """What a terminal of that width shows."""
-    screen = Console(width=width, file=io.StringIO(), **options)
-    screen.print(table)
-    assert isinstance(screen.file, io.StringIO)
-    return screen.file.getvalue()
+def shown(table: Table, width: int) -> str:
+    """Return the text on a terminal of this width."""
+    out = io.StringIO()
+    Console(width=width, file=out).print(table)
+    return out.getvalue()
 
 
 def lines_of(width: int) -> list[str]:
-    """The lines of the comparison on a screen of that width, columns parted by one space."""
-    text = shown(comparison_table(comparison()), width)
-    return [" ".join(line.split()) for line in text.split("\n")]
+    """Return the lines of the comparison on a screen of this width, with one space between columns."""
+    return [" ".join(line.split()) for line in shown(comparison_table(comparison()), width).split("\n")]
 
 
-def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
+def csv_rows(table: Table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))
+
+
+def test_comparison_has_means_deviations_differences_and_stars() -> None:
     table = comparison_table(comparison())
-    assert [column.title for column in table.columns] == [
-        "variant",
-        "BLEU",
-        "difference",
-        "TER",
-        "difference",
-        "seeds",
-        "parameters",
-        "train tokens/s",
-        "decode sentences/s",
-    ]
+    scores = ["BLEU", "difference", "TER", "difference"]
+    costs = ["seeds", "parameters", "train tokens/s", "decode sentences/s"]
+    assert [column.title for column in table.columns] == ["variant", *scores, *costs]
     assert [[cell.text for cell in row[:5]] for row in table.rows] == [
         ["vanilla", "39.50 \u00b1 0.71", "-", "43.50 \u00b1 0.71", "-"],
         [
@@ -135,25 +126,25 @@ def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
     assert [cell.text for cell in table.rows[0][5:]] == ["2", "5,412,864", "7,712", "45.6"]
 
 
-def test_perplexities_differ_by_percent_and_rows_within_the_margin_are_level() -> None:
-    """The numbers for programs are in points too."""
+def test_perplexities_differ_by_percent() -> None:
+    """The values in CSV are in points, too."""
     rows = [run(name, 1, 100.0, 100.0) for name in ("vanilla", "linear")]
     rows = [replace(row, scores={"perplexity": row.scores["bleu"]}) for row in rows]
-    test = against("linear", "perplexity", 1.0, 0.1, percent=(1.0, -0.5, 2.5), within_margin=True, margin=3.0)
-    table = comparison_table(comparison(*rows, differences=(test,), resamples=1000))
+    difference = against("linear", "perplexity", 1.0, 0.1, percent=(1.0, -0.5, 2.5), within_margin=True, margin=3.0)
+    table = comparison_table(comparison(*rows, differences=(difference,), resamples=1000))
     assert table.rows[1][2].text == "+1.00 % [-0.50, +2.50] p=0.400 level"
     assert any("level: the whole interval lies within 3 % of perplexity" in note for note in table.notes)
-    row = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))[1]
+    row = csv_rows(table)[1]
     assert [row[f"perplexity_{name}"] for name in ("difference", "percent_low", "verdict")] == ["1.0", "-0.5", "level"]
 
 
-def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
+def test_best_is_the_lowest_where_lower_is_better() -> None:
     table = comparison_table(comparison())
     best = [[number for number, cell in enumerate(row) if cell.best] for row in table.rows]
     assert best == [[], [], [1, 3]]
 
 
-def test_what_is_not_separable_from_the_best_is_marked_in_every_format() -> None:
+def test_systems_inseparable_from_the_best_are_marked_in_all_formats() -> None:
     """TER of vanilla is not significantly worse than that of linear."""
     table = comparison_table(comparison())
     marked = [[at for at, cell in enumerate(row) if cell.inseparable] for row in table.rows]
@@ -166,94 +157,89 @@ def test_what_is_not_separable_from_the_best_is_marked_in_every_format() -> None
         assert "^: not separable from the best" in " ".join(text.split())
     assert "| ^ **42.50 \u00b1 0.71** |" in table_formats.markdown(table)
     assert r"& \textasciicircum{} \textbf{42.50 $\pm$ 0.71}" in table_formats.latex(table)
-    rows = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))
-    assert [row["ter_not_separable_from_best"] for row in rows] == ["True", "False", "True"]
-    read = json.loads(table_formats.json_text(table))
-    assert [row["bleu_not_separable_from_best"] for row in read["rows"]] == [False, False, True]
+    assert [row["ter_not_separable_from_best"] for row in csv_rows(table)] == ["True", "False", "True"]
+    rows = json.loads(table_formats.json_text(table))["rows"]
+    assert [row["bleu_not_separable_from_best"] for row in rows] == [False, False, True]
 
 
-def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
-    tests = tuple(replace(test, tested=None) for test in comparison().differences)
-    table = comparison_table(comparison(best=(), differences=tests, resamples=0))
+def test_without_p_values_no_system_is_marked() -> None:
+    differences = tuple(replace(difference, tested=None) for difference in comparison().differences)
+    table = comparison_table(comparison(best=(), differences=differences, resamples=0))
     assert not any(cell.inseparable for row in table.rows for cell in row)
     assert any("eval.bootstrap is 0" in note for note in table.notes)
     assert "ter_not_separable_from_best" not in table_formats.csv_text(table)
 
 
-def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
-    tests = tuple(
-        replace(test, tested=test.tested and replace(test.tested, seed_degrees=0)) for test in comparison().differences
+def test_differences_of_one_seed_are_provisional() -> None:
+    one_seed = tuple(
+        replace(difference, tested=difference.tested and replace(difference.tested, seed_degrees=0))
+        for difference in comparison().differences
     )
-    notes = comparison_table(comparison(differences=tests)).notes
+    notes = comparison_table(comparison(differences=one_seed)).notes
     (note,) = [note for note in notes if note.startswith("provisional, as each system has one seed: ")]
     assert note.endswith("cover other test sentences, not other training seeds")
 
 
 def published(**changed: Any) -> tuple[PublishedFigures]:
-    """Figures for one variant of the comparison."""
-    plain = {
+    """Return published figures of one variant of the comparison."""
+    defaults = {
         "source": "Some 2021, table 1",
         "comparable": False,
         "why": "another corpus",
         "split": None,
         "scores": {"vanilla": {"bleu": 27.67, "chrf": 5.0}},
     }
-    return (PublishedFigures(RECIPE, Published.model_validate(plain | changed)),)
+    return (PublishedFigures(RECIPE, Published.model_validate(defaults | changed)),)
 
 
-def test_published_figures_stand_beside_with_their_source() -> None:
+def test_published_figures_have_a_column_and_their_source() -> None:
     table = comparison_table(comparison(published=published()))
     place = [column.title for column in table.columns].index("published BLEU")
     assert [row[place].text for row in table.rows] == ["(27.67)", "-", "-"]
     assert table.rows[0][place].dim
     assert not any("chrF" in column.title for column in table.columns)
     assert "published: Some 2021, table 1; not comparable: another corpus" in table.notes
-    (row, *_) = csv.DictReader(io.StringIO(table_formats.csv_text(table)))
-    assert row["bleu_published"] == "27.67"
+    assert csv_rows(table)[0]["bleu_published"] == "27.67"
 
 
-def test_how_the_models_were_trained_is_noted() -> None:
+def test_note_of_training() -> None:
     facts = {"train_precision": "bf16", "train_device": "cpu", "train_threads": 2}
     rows = [run(name, 1, 1.0, 1.0, train_updates=n, **facts) for name, n in (("a", 900), ("b", 50))]
     notes = comparison_table(comparison(*rows)).notes
     assert "training: 50 to 900 updates in bf16 on cpu with 2 threads" in notes
 
 
-def test_seeds_that_differ_are_named() -> None:
+def test_note_of_different_seeds() -> None:
     rows = [run("a", 1, 1.0, 1.0), run("a", 2, 1.0, 1.0), run("b", 1, 1.0, 1.0), run("c", 1, 1.0, 1.0)]
     notes = comparison_table(comparison(*rows)).notes
     assert "seeds: 1, 2 (a); 1 (b, c) (mean \u00b1 standard deviation over seeds)" in notes
 
 
-def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
-    notes = comparison_table(comparison()).notes
-    assert notes[0] == f"BLEU: {SIGNATURE}"
-    assert notes[1] == "TER (lower is better): nrefs:1|case:lc|version:2.6.0"
-    assert notes[2] == "sentences: 1000 of test"
-    assert notes[3] == "seeds: 1, 2 (mean \u00b1 standard deviation over seeds)"
-    assert notes[4] == (
-        "difference: to vanilla; p: two-sided, Holm-corrected for 2 variants (* below 0.05, ** "
-        "below 0.01), by Student's t from the variance over sentences (paired bootstrap, 1000 "
-        "resamples) and over seeds"
-    )
-    assert notes[5] == (
-        "[low, high]: 95 % interval of the difference, not corrected; level: the whole interval lies "
-        "within 1 point, for any p"
-    )
-    assert notes[6] == "intervals and p cover other test sentences and other training seeds"
-    assert notes[7].startswith("^: not separable from the best of the column: ")
-    assert notes[8] == "runs: runs/translation/multi30k/{vanilla,synthesizer-random,linear}/seed-{1,2}"
+def test_notes_of_signatures_sentences_seeds_significance_and_runs() -> None:
+    *notes, inseparable, runs = comparison_table(comparison()).notes
+    assert notes == [
+        f"BLEU: {SIGNATURE}",
+        "TER (lower is better): nrefs:1|case:lc|version:2.6.0",
+        "sentences: 1000 of test",
+        "seeds: 1, 2 (mean \u00b1 standard deviation over seeds)",
+        "difference: to vanilla; p: two-sided, Holm-corrected for 2 variants (* below 0.05, ** below 0.01), by "
+        "Student's t from the variance over sentences (paired bootstrap, 1000 resamples) and over seeds",
+        "[low, high]: 95 % interval of the difference, not corrected; "
+        "level: the whole interval lies within 1 point, for any p",
+        "intervals and p cover other test sentences and other training seeds",
+    ]
+    assert inseparable.startswith("^: not separable from the best of the column: ")
+    assert runs == "runs: runs/translation/multi30k/{vanilla,synthesizer-random,linear}/seed-{1,2}"
 
 
-def test_scores_that_cannot_be_compared_say_so() -> None:
-    test = against("linear", "bleu", None, 1, "metric")
-    table = comparison_table(comparison(differences=(test,)))
+def test_note_of_scores_that_are_not_comparable() -> None:
+    table = comparison_table(comparison(differences=(against("linear", "bleu", None, 1, "metric"),)))
     assert [row[2].text for row in table.rows] == ["-", "-", "-"]
     note = "not comparable, so not tested (differences in parentheses): linear to vanilla (other metric"
     assert any(text.startswith(note) for text in table.notes)
 
 
-def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
+def test_splits_have_their_own_rows_and_best() -> None:
     rows = [run("a", 1, 1.0, 1.0), run("b", 1, 2.0, 2.0)]
     rows += [with_values(row, split="test_2017") for row in reversed(rows)]
     table = comparison_table(comparison(*rows))
@@ -267,31 +253,34 @@ def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
-def test_no_line_is_wider_than_the_screen(width: int) -> None:
+def test_table_fits_the_screen(width: int) -> None:
     text = shown(comparison_table(comparison()), width)
     assert max(map(cell_len, text.split("\n"))) <= width
     for word in ("vanilla", "linear", "39.50", "41.25"):
         assert word in text
 
 
-def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out() -> None:
-    lines = lines_of(140)
-    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2 5,412,864 7,712 45.6")
-    assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
-    lines = lines_of(110)
-    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2 5,412,864")
-    assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
-    left_out = "columns omitted at width 110: train-tokens/s, decode-sentences/s; "
-    assert any(line.startswith(left_out) for line in lines)
-    lines = lines_of(90)
-    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
-    assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
-    lines = lines_of(60)
-    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
-    assert lines[place + 1 : place + 4] == ["+1.75 -1.00", "[+0.75, +2.75] [-2.00, 0.00]", "p=0.032 * p=0.040 *"]
+BELOW = ["+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"]
 
 
-def test_a_very_narrow_screen_gets_a_block_for_each_row() -> None:
+@pytest.mark.parametrize(
+    ("width", "columns", "below"),
+    [
+        (140, " 2 5,412,864 7,712 45.6", BELOW),
+        (110, " 2 5,412,864", BELOW),
+        (90, " 2", BELOW),
+        (60, " 2", ["+1.75 -1.00", "[+0.75, +2.75] [-2.00, 0.00]", "p=0.032 * p=0.040 *"]),
+    ],
+)
+def test_narrow_screen_has_differences_below_and_omits_columns(width: int, columns: str, below: list[str]) -> None:
+    lines = lines_of(width)
+    place = lines.index(f"linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71{columns}")
+    assert lines[place + 1 : place + 1 + len(below)] == below
+    omitted = "columns omitted at width 110: train-tokens/s, decode-sentences/s; "
+    assert any(line.startswith(omitted) for line in lines) == (width == 110)
+
+
+def test_very_narrow_screen_has_a_block_for_each_row() -> None:
     lines = lines_of(36)
     place = lines.index("linear")
     assert lines[place + 1 : place + 5] == [
@@ -304,13 +293,13 @@ def test_a_very_narrow_screen_gets_a_block_for_each_row() -> None:
 
 
 def hostile() -> Table:
-    """A table whose every text comes from an enemy."""
+    """Return a table whose texts are all hostile."""
     columns = (Column(HOSTILE, align="left"), Column(HOSTILE))
     return Table(HOSTILE, columns, ((Cell(HOSTILE, {"a": HOSTILE}), Cell("1", {"b": 1.5})),), (HOSTILE,))
 
 
 @pytest.mark.parametrize("width", [20, 80])
-def test_hostile_text_is_harmless_on_screen(width: int) -> None:
+def test_hostile_text_is_escaped_on_screen(width: int) -> None:
     text = shown(hostile(), width)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
     assert "[/b]" in text.replace("\n", "")
@@ -329,41 +318,39 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
     assert escaped.count("\n") == 7
 
 
-def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
+def test_latex_has_a_label_and_names_omitted_columns() -> None:
     columns = (Column("a", align="left"), Column("b"), Column("c d", priority=2))
     table = Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),))
     text = table_formats.latex(table)
     assert "graphicx}; omitted: c-d\n" in text
-    (chosen,) = choose_columns([table], None)  # of a command that has --columns
+    (chosen,) = choose_columns([table], None)  # as of a command with the option --columns
     assert "omitted: c-d (--columns NAME,... shows them)\n" in table_formats.latex(chosen)
     assert r"\label{tab:x-y-z}" in text
     assert r"1 & 2 \\" in text
 
 
 @pytest.mark.parametrize("width", [20, 30, 60])
-def test_texts_in_two_columns_are_whole_at_any_width(width: int) -> None:
+def test_two_columns_of_text_are_complete_at_all_widths(width: int) -> None:
     text = "a [_] b p=1 [internationalisation]"
     columns = (Column("line 3", align="left"), Column("difference +1", align="left", wrap=True))
     table = Table("", columns, ((Cell("scaled-dot 38.0"), Cell(text, marked=True)),))
     lines = [line.strip() for line in shown(table, width).splitlines()]
     joined = " ".join(lines)
-    assert joined.count("difference +1") == 1
-    assert "line 3" in joined
+    assert (joined.count("difference +1"), joined.count("line 3")) == (1, 1)
     assert any("a [_] b" in line for line in lines)
     assert "[internationalisation]" in joined.replace(" ", "")
 
 
-def test_notes_are_all_or_those_that_cells_need() -> None:
+def test_full_short_and_no_notes() -> None:
     table = Table("t", (Column("a"),), (), ("long", "needed"), brief=frozenset({"needed"}))
     assert [table.with_notes(how).notes for how in ("none", "short", "full")] == [(), ("needed",), ("long", "needed")]
     assert replace(table, brief=None).with_notes("short").notes == table.notes
 
 
-@pytest.mark.parametrize(("items", "said"), [(5, "* and **"), (7, "**"), (8, "")])
-def test_few_items_are_said_to_show_little(items: int, said: str) -> None:
+@pytest.mark.parametrize(("items", "stars"), [(5, "* and **"), (7, "**"), (8, "")])
+def test_note_of_few_items(items: int, stars: str) -> None:
     note = few_items_note(items, "questions")
-    assert (f"so {said} are not reliable here" in note) == bool(said)
-    assert bool(note) == bool(said)
+    assert (f"so {stars} are not reliable here" in note) == bool(note) == bool(stars)
 
 
 def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
@@ -382,36 +369,29 @@ def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="TeX is not installed: no pdflatex")
 def test_latex_compiles_and_stays_on_the_page(tmp_path: Path) -> None:
-    """A comparison, text that TeX reads as commands, and more columns than fit."""
+    """Compile a comparison, hostile text, and more columns than fit."""
     wide = Table("w", tuple(Column(f"c{n}") for n in range(30)), ((Cell("1.0 [0.5, 1.5]"),) * 30,))
-    tables = "\n".join(table_formats.latex(one) for one in (comparison_table(comparison()), hostile(), wide))
+    tables = "\n".join(map(table_formats.latex, (comparison_table(comparison()), hostile(), wide)))
     head = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
     (tmp_path / "t.tex").write_text(f"{head}\n{tables}\n\\end{{document}}\n", encoding="utf-8")
-    done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
-    said = done.stdout.decode("utf-8", "replace")
-    assert done.returncode == 0, said[-2000:]
-    assert re.findall(r"Overfull \\hbox.*", said) == []
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    log = done.stdout.decode("utf-8", "replace")
+    assert done.returncode == 0, log[-2000:]
+    assert re.findall(r"Overfull \\hbox.*", log) == []
 
 
-def test_csv_has_every_number_in_full_and_the_runs_it_comes_from() -> None:
-    rows = list(csv.DictReader(io.StringIO(table_formats.csv_text(comparison_table(comparison())))))
+def test_csv_has_full_precision_and_runs() -> None:
+    rows = csv_rows(comparison_table(comparison()))
     assert [row["variant"] for row in rows] == ["vanilla", "synthesizer-random", "linear"]
-    assert float(rows[2]["bleu"]) == 41.25
-    assert float(rows[2]["bleu_sd"]) == pytest.approx(0.5**1.5)
-    assert rows[2]["bleu_difference"] == "1.75"
-    assert (rows[2]["bleu_low"], rows[2]["bleu_high"]) == ("0.75", "2.75")
-    assert rows[2]["bleu_p"] == "0.008"
-    assert rows[2]["bleu_signature"] == SIGNATURE
-    assert rows[2]["seeds"] == "1, 2"
-    assert rows[2]["runs"].endswith("linear/seed-2")
+    linear = rows[2]
+    assert float(linear["bleu_sd"]) == pytest.approx(0.5**1.5)
+    names = ("bleu", "bleu_difference", "bleu_low", "bleu_high", "bleu_p", "bleu_signature", "seeds")
+    assert [linear[name] for name in names] == ["41.25", "1.75", "0.75", "2.75", "0.008", SIGNATURE, "1, 2"]
+    assert linear["runs"].endswith("linear/seed-2")
     assert rows[0]["bleu_p"] == ""
     assert rows[0]["train_tokens_per_second"] == "7712.25"
-    (only,) = csv.DictReader(io.StringIO(table_formats.csv_text(hostile())))
+    (only,) = csv_rows(hostile())
     assert only["a"].startswith("\\x1b]0;x")
     assert only["b"] == "1.5"
 
@@ -423,80 +403,72 @@ def test_json_has_the_rows_as_named_values() -> None:
     assert len(read["notes"]) == 9
 
 
-def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
-    """Both were called base, so "difference: to base" did not say whose."""
+def test_note_of_the_baseline_names_its_recipe_and_run() -> None:
+    """Both baselines are called base, so "difference: to base" was ambiguous."""
     a, b = (run("base", 1, 39.0, 44.0, recipe=name, run=f"runs/{name}/base/seed-1") for name in "AB")
-    test = score_rows.system_difference(a, b, "bleu", fixed_difference(0.5, 0.2, 0.8))
-    found = comparison(a, b, differences=(test,), resamples=1000)
-    note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
+    difference = score_rows.system_difference(a, b, "bleu", fixed_difference(0.5, 0.2, 0.8))
+    notes = comparison_table(comparison(a, b, differences=(difference,), resamples=1000)).notes
+    note = next(note for note in notes if note.startswith("difference"))
     assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
 
 
-def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
+def test_notes_name_systems_with_their_recipes() -> None:
     rows = [
         run("base", seed, 39.0, 44.0, recipe=name, search=StoredSearch(beam=beam))
         for name, seed, beam in (("A", 1, 2), ("A", 2, 2), ("B", 3, 5))
     ]
-    test = score_rows.system_difference(rows[0], rows[2], "bleu", None, "search")
-    found = comparison(*rows, differences=(test,), resamples=1000)
-    notes = "\n".join(comparison_table(found).notes)
+    difference = score_rows.system_difference(rows[0], rows[2], "bleu", None, "search")
+    notes = "\n".join(comparison_table(comparison(*rows, differences=(difference,), resamples=1000)).notes)
     assert "seeds: 1, 2 (base of A); 3 (base of B) (" in notes
     assert "(base of A); " in notes
     assert "base of B to base of A (other search)" in notes
 
 
-def test_the_note_of_runs_is_what_a_shell_expands() -> None:
-    result = comparison()
+def test_note_of_runs_is_expanded_by_a_shell() -> None:
     names = ["vanilla,lr=0.1", "vanilla,lr=0.2", "linear"]
     paths = [f"runs/a/{name}/seed-{seed}" for name in names for seed in (1, 2)]
     paths += [f"{name}/seed-{seed}.results.tar.xz" for name in ("runs/a/linear", "runs/a/dot") for seed in (1, 2)]
     paths += ["runs/a/wide/seed-1", "runs/b"]
-    row = result.rows[0]
-    (note,) = run_notes([with_values(row, run=path) for path in paths])
+    (note,) = run_notes([run("a", 1, 0, 0, run=path) for path in paths])
     command = ["bash", "-c", f"printf '%s\\n' {note.removeprefix('runs: ')}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == paths
 
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 1), (24, 3)])
-def test_a_wrapping_column_goes_on_below_between_words(width: int, lines: int) -> None:
+def test_wrapped_column_breaks_between_words(width: int, lines: int) -> None:
     columns = (Column("name", align="left"), Column("keys", align="left", priority=1, wrap=True))
     table = Table("", columns, ((Cell("a-long-name"), Cell("one: 1, other: 2, last: 3")),))
-    out = io.StringIO()
-    Console(file=out, width=width).print(table)
-    shown = out.getvalue().splitlines()
-    assert max(map(cell_len, shown)) <= width
-    assert len(shown) == 2 + lines
-    assert " ".join(" ".join(shown[2:]).split()) == "a-long-name one: 1, other: 2, last: 3"
+    found = shown(table, width).splitlines()
+    assert max(map(cell_len, found)) <= width
+    assert len(found) == 2 + lines
+    assert " ".join(" ".join(found[2:]).split()) == "a-long-name one: 1, other: 2, last: 3"
 
 
-def test_chosen_columns_are_never_left_out() -> None:
+def test_chosen_columns_are_not_omitted() -> None:
     table = comparison_table(comparison())
     assert table.names()[:3] == ["variant", "BLEU", "difference"]
     chosen = table.choose(["decode-sentences/s", "bleu"])
     assert [column.title for column in chosen.columns] == ["variant", "BLEU", "decode sentences/s"]
     assert "decode sentences/s" in shown(chosen, 60)
-    both = table.choose(["difference"])  # a difference is nothing without its score
-    titles = [column.title for column in both.columns]
-    assert titles == ["variant", "BLEU", "difference", "TER", "difference"]
+    with_scores = table.choose(["difference"])  # differences are shown with their scores
+    assert [column.title for column in with_scores.columns] == ["variant", "BLEU", "difference", "TER", "difference"]
     assert "train_tokens_per_second" not in table_formats.csv_text(chosen)
 
 
 WORDS = st.lists(st.text("abcde-", min_size=1, max_size=9), max_size=8).map(" ".join)
-WORDS = WORDS.filter(lambda text: text != NONE)  # which stands for no value
+WORDS = WORDS.filter(lambda text: text != NONE)  # the sign of a missing value
 
 
 @given(st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=4), st.integers(30, 120))
-def test_no_word_is_broken_where_the_screen_has_room(rows: list[tuple[str, str, str]], width: int) -> None:
+def test_words_that_fit_are_not_broken(rows: list[tuple[str, str, str]], width: int) -> None:
     heads = ("name", "some longer title", "text", "more")
     text = shown(Table.of_texts("", heads, [("key", *row) for row in rows], "a note"), width)
     assert max(map(cell_len, text.split("\n"))) <= width
-    found = text.split()
-    for word in " ".join(word for row in rows for word in row).split():
-        assert word in found
+    assert {word for row in rows for cell in row for word in cell.split()} <= {*text.split()}
 
 
-def test_a_word_that_no_line_has_room_for_is_broken_behind_a_sign() -> None:
+def test_words_that_do_not_fit_are_broken_after_a_sign() -> None:
     table = Table("", (Column("a"),), (), (f"BLEU: {SIGNATURE}",))
     lines = [line.strip() for line in shown(table, 40).splitlines()]
     assert lines[-2:] == ["BLEU: nrefs:1|case:mixed|eff:no|tok:13a|", "smooth:exp|version:2.6.0"]

@@ -1,4 +1,4 @@
-"""Labels: as wide as terminals draw them, harmless, cut between characters."""
+"""Tests of labels of tokens: width on terminals, escaping, truncation."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from attnkit.analysis.maps import Token
 from attnkit.show.token_labels import aligned, clusters, cut, labels_of, upright, visible
 
-# Text, cells on a terminal, characters that readers count.
+# text, cells on a terminal, characters (grapheme clusters)
 CLASSES = {
     "ascii": ("dog", 3, 3),
     "latin": ("Stra\u00dfe", 6, 6),
@@ -32,9 +32,8 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_class_of_characters_is_counted_as_readers_do_and_aligned(name: str) -> None:
-    text, cells, count = CLASSES[name]
+@pytest.mark.parametrize(("text", "cells", "count"), CLASSES.values(), ids=CLASSES)
+def test_width_and_number_of_characters(text: str, cells: int, count: int) -> None:
     shown = visible(text)
     assert cell_len(shown) == cells
     assert len(clusters(shown)) == count
@@ -45,12 +44,10 @@ def test_every_class_of_characters_is_counted_as_readers_do_and_aligned(name: st
 
 
 @given(st.text(max_size=20), st.integers(0, 20))
-def test_any_text_fits_and_commands_nothing(text: str, width: int) -> None:
+def test_labels_have_their_width_and_no_control_characters(text: str, width: int) -> None:
     shown = visible(text)
     line = aligned(shown, width)
-    assert "\n" not in line
-    assert "\t" not in line
-    assert "\x1b" not in line
+    assert not {*line} & {*"\n\t\x1b"}
     assert cell_len(line) == width
     assert "".join(clusters(shown)) == shown
 
@@ -84,11 +81,11 @@ def test_long_labels_end_in_an_ellipsis(text: str, width: int, expected: str) ->
         ("[bold]", "[bold]"),
     ],
 )
-def test_nothing_is_hidden(text: str, expected: str) -> None:
+def test_invisible_characters_are_escaped(text: str, expected: str) -> None:
     assert visible(text) == expected
 
 
-def test_marks_of_spaces_are_left_out_where_all_are_words() -> None:
+def test_space_marks_are_left_out_where_all_tokens_are_words() -> None:
     end = Token("</s>", 3, None, True)
     words = [Token("\u2581the", 5, 0), Token("\u2581animal", 6, 1), end]
     assert labels_of(words) == ["the", "animal", "</s>"]
@@ -96,5 +93,5 @@ def test_marks_of_spaces_are_left_out_where_all_are_words() -> None:
     assert labels_of(pieces) == ["\u2581the", "\u2581ani", "mal", "</s>"]
 
 
-def test_upright_labels_end_at_the_bottom() -> None:
+def test_vertical_labels_end_at_the_bottom() -> None:
     assert upright(["ab", "\u6f22", "c"], 2) == ["a     ", "b \u6f22c "]

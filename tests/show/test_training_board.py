@@ -1,8 +1,9 @@
-"""The board of training as exact text, and one line a event for logs."""
+"""Tests of the board of training and of its log lines."""
 
 import io
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -22,14 +23,14 @@ def board(*variants: str, seeds: tuple[int, ...] = (1,), recipe: str = "translat
     return Board(recipe, runs, jobs)
 
 
-def after(state: Board, *happened: events.Event) -> Board:
-    for event in happened:
+def after(state: Board, *new: events.Event) -> Board:
+    for event in new:
         state.update(event)
     return state
 
 
 def halfway() -> Board:
-    """The first of three trainings is done, the second has done 600 of 1,000 steps."""
+    """Return a board on which the first of three trainings is done, and the second at step 600 of 1,000."""
     return after(
         board("scaled-dot", "synthesizer-random", "linear"),
         events.PreparedEvent(("29,000 rows",)),
@@ -44,9 +45,8 @@ def halfway() -> Board:
 
 def text(state: Board, width: int) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, height=24, color_system=None, markup=False, highlight=False, emoji=False).print(
-        state
-    )
+    plain: dict[str, Any] = {"color_system": None, "markup": False, "highlight": False, "emoji": False}
+    Console(file=out, width=width, height=24, **plain).print(state)
     lines = out.getvalue().splitlines()
     assert all(cell_len(line) <= width for line in lines)
     return "\n".join(line.rstrip() for line in lines)
@@ -59,7 +59,7 @@ RUNS = [
 ]
 
 
-def test_every_run_has_a_line_and_the_current_one_its_numbers() -> None:
+def test_runs_have_a_line_each_and_the_current_one_its_progress() -> None:
     title, current, *runs = text(halfway(), 200).splitlines()
     assert title == "translation/toy: 1 of 3 done, about 1m50s left"
     assert current.endswith(
@@ -70,13 +70,13 @@ def test_every_run_has_a_line_and_the_current_one_its_numbers() -> None:
     assert "20s left" in " ".join(text(halfway(), 80).split())
 
 
-def test_the_machine_is_said_to_be_busy() -> None:
+def test_title_says_that_the_machine_is_busy() -> None:
     state = Board("t", (BoardRun("scaled-dot", 1),), busy=lambda: "machine busy")
     after(state, events.ProgressEvent(3, 10, 1.5, 1e-3, 100.0, None, 6.0, **RUN))
     assert text(state, 200).startswith("t: 0 of 1 done, machine busy\n")
 
 
-def test_any_width_names_every_run_with_its_state() -> None:
+def test_runs_and_their_states_are_shown_at_all_widths() -> None:
     for width in range(40, 161):
         shown = text(halfway(), width)
         names, states = ("scaled-dot", "synthesizer-", "linear"), ("done", "training", "waiting")
@@ -87,7 +87,7 @@ def test_any_width_names_every_run_with_its_state() -> None:
         assert "BLEU 88.2" in shown
 
 
-def test_the_board_shows_what_it_waits_for() -> None:
+def test_board_shows_preparation_and_scoring() -> None:
     state = board("a", seeds=(1, 2))
     title, current, *runs = text(state, 80).splitlines()
     assert title == "translation/toy: 0 of 2 done"
@@ -105,7 +105,7 @@ def test_the_board_shows_what_it_waits_for() -> None:
     assert "skipped: done" in text(state, 80)
 
 
-def test_the_last_board_has_no_bar() -> None:
+def test_final_board_has_no_progress_bar() -> None:
     state = after(
         board("a"),
         events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1),
@@ -118,7 +118,7 @@ def test_the_last_board_has_no_bar() -> None:
     assert run.split(maxsplit=1) == ["a", "done at step 10 after 1h01m (steps)"]
 
 
-def test_an_interruption_leaves_its_mark() -> None:
+def test_interrupted_run_is_stopped() -> None:
     state = halfway()
     state.interrupt()
     lines = text(state, 80).splitlines()
@@ -126,8 +126,8 @@ def test_an_interruption_leaves_its_mark() -> None:
     assert not any("left" in line for line in lines)
 
 
-def both() -> Board:
-    """Two of four trainings at a time."""
+def parallel() -> Board:
+    """Return a board of two of four trainings at a time."""
     state = board("scaled-dot", "synthesizer-random", "linear", "dot", jobs=2)
     for run in (RUN, NEXT):
         state.update(events.StartedEvent("translation/toy", 1000, 1234567, "cpu", "bf16", **run))
@@ -138,16 +138,16 @@ def both() -> Board:
     )
 
 
-def test_two_at_a_time_have_a_line_each_above_the_runs() -> None:
-    lines = text(both(), 200).splitlines()
+def test_parallel_runs_have_a_progress_line_each() -> None:
+    lines = text(parallel(), 200).splitlines()
     assert len(lines) == 7
     assert " scaled-dot: step 600/1,000: training loss 1.250, " in lines[1]
     assert " synthesizer-random: step 40/1,000: training loss 6.500, " in lines[2]
 
 
-def test_a_run_is_scored_while_another_trains_and_a_failure_is_marked() -> None:
+def test_scoring_and_failure_of_parallel_runs() -> None:
     state = after(
-        both(),
+        parallel(),
         events.FinishedEvent(1000, 100.0, "steps", **RUN),
         events.NoteEvent("scoring test", passing=True, **RUN),
     )
@@ -161,10 +161,10 @@ def test_a_run_is_scored_while_another_trains_and_a_failure_is_marked() -> None:
     assert lines[3].split() == ["synthesizer-random", "failed:", "step", "7:", "no"]
 
 
-def test_what_waits_is_shared_out_over_the_jobs() -> None:
-    """One ends in 80 s, the other in 960 s; two wait, of which each takes as long as those two."""
-    usual = (80 / 0.4 + 960 / 0.96) / 2
-    assert both().remaining_seconds() == pytest.approx((80 + 960 + 2 * usual) / 2)
+def test_remaining_time_is_divided_by_the_number_of_jobs() -> None:
+    """Of the running trainings 80 s and 960 s remain; two wait, each of which takes their mean time."""
+    mean = (80 / 0.4 + 960 / 0.96) / 2
+    assert parallel().remaining_seconds() == pytest.approx((80 + 960 + 2 * mean) / 2)
     assert halfway().remaining_seconds() == pytest.approx(20 + 90.2)
 
 
@@ -172,7 +172,7 @@ HOSTILE = "\x1b]0;t\x07\x9b31m[red]\u202e\n\r\u65e5\u672c"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_hostile_names_reach_the_screen_as_text(width: int) -> None:
+def test_hostile_names_are_escaped(width: int) -> None:
     state = after(
         board(HOSTILE, "b", recipe=HOSTILE),
         events.StartedEvent("t", 10, 5, "cpu", "fp32", variant=HOSTILE, seed=1),
@@ -183,10 +183,10 @@ def test_hostile_names_reach_the_screen_as_text(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0s"), (59.6, "1m00s"), (72, "1m12s"), (3599.9, "1h00m"), (11100, "3h05m")]
+    ("seconds", "expected"), [(0, "0s"), (59.6, "1m00s"), (72, "1m12s"), (3599.9, "1h00m"), (11100, "3h05m")]
 )
-def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
-    assert quantities.duration(seconds) == words
+def test_durations(seconds: float, expected: str) -> None:
+    assert quantities.duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,8 @@ def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
         ),
         (
             events.ProgressEvent(50, 2000, 7.8123, 5e-5, 7712.3, 1.25, 723.0, **RUN),
-            "scaled-dot seed 1: step 50/2,000: training loss 7.812, learning rate 5.0e-05, "
-            "7,712 tokens/s, gradient norm 1.25, "
-            "12m03s left",
+            "scaled-dot seed 1: step 50/2,000: training loss 7.812, learning rate 5.0e-05, 7,712 tokens/s, "
+            "gradient norm 1.25, 12m03s left",
         ),
         (
             events.ValidatedEvent(500, 4.321, 75.26, "bleu", 12.34, 13.0, **RUN),
@@ -225,23 +224,12 @@ def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
         (events.PreparedEvent(("29,000 rows", "3 dropped")), "29,000 rows|3 dropped"),
     ],
 )
-def test_a_log_line_says_what_happened(event: events.Event, line: str) -> None:
+def test_log_lines(event: events.Event, line: str) -> None:
     assert "|".join(training_board.log_lines(event)) == line
 
 
-def test_json_has_no_number_that_json_has_not() -> None:
-    event = events.ProgressEvent(1, 2, math.nan, 0.1, math.inf, **RUN)
-    assert event.json() == {
-        "event": "progress",
-        "variant": "scaled-dot",
-        "seed": 1,
-        "step": 1,
-        "steps": 2,
-        "loss": None,
-        "lr": 0.1,
-        "tokens_per_second": None,
-        "grad_norm": None,
-        "remaining_seconds": None,
-        "loss_name": "training loss",
-    }
+def test_json_of_events_has_null_for_nan_and_infinity() -> None:
+    null = dict.fromkeys(("loss", "tokens_per_second", "grad_norm", "remaining_seconds"))
+    plain = {"event": "progress", "step": 1, "steps": 2, "lr": 0.1, "loss_name": "training loss"}
+    assert events.ProgressEvent(1, 2, math.nan, 0.1, math.inf, **RUN).json() == {**RUN, **plain, **null}
     assert events.SavedEvent(3, Path("a/b")).json()["path"] == "a/b"

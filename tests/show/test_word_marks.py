@@ -1,4 +1,4 @@
-"""Words of any text, and which of them are marked as different."""
+"""Tests of splitting text into words, and of marks of differences."""
 
 import pytest
 from hypothesis import example, given
@@ -32,9 +32,9 @@ def test_words_lose_nothing_but_white_space(text: str) -> None:
 
 @given(TEXTS, TEXTS)
 @example("<<", "<[<")
-def test_spans_are_the_text_and_unmarked_ones_are_in_both(text: str, other: str) -> None:
+def test_unmarked_spans_are_in_both_texts(text: str, other: str) -> None:
     found = spans(text, other)
-    # inside a chunk, too, a space stands where a word is missing
+    # a space replaces a missing word, also inside a chunk
     assert "".join("".join(span for span, _ in found).split()) == "".join(text.split())
     rest = [*map(str.strip, words(other))]
     for span, differs in found:
@@ -45,13 +45,13 @@ def test_spans_are_the_text_and_unmarked_ones_are_in_both(text: str, other: str)
     assert same is not any(differs for _, differs in found)
 
 
-def test_what_differs_and_what_is_missing() -> None:
+def test_marks_of_different_and_missing_words() -> None:
     assert mark_differences("a red dog runs", ["a blue dog now runs"]) == "a [red] dog [_] runs"
     assert mark_differences("", ["a dog"]) == "[_]"
     assert mark_differences("same here.", ["same here.", "same"]) == "same here."
     assert mark_differences("a (dog)!", ["a (cat)!"]) == "a ([dog])!"
 
 
-def test_the_nearest_of_several_texts() -> None:
+def test_nearest_text() -> None:
     assert nearest_text("two cats", ["a dog", "the two cats", "cats two"]) == "the two cats"
     assert nearest_text("nothing", ["a", "b"]) == "a"
