@@ -1,8 +1,9 @@
-"""A cache folder is complete or absent, whatever happens while it is made."""
+"""Tests of cache folders and notes: complete or absent, and rebuilt if damaged."""
 
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,6 @@ from attnkit.errors import DataError, OutputPathError
 from attnkit.storage.cache import fill_folder, read_note, read_or_build, write_note
 from attnkit.storage.files import Filesystem, sha256_json
 
-NOTE = tuple[list[str], Annotated[str, Field(pattern="^[0-9a-f]{64}$")], NonNegativeInt]
-
 
 def read(path: Path) -> str:
     text = (path / "value").read_text()
@@ -23,7 +22,7 @@ def read(path: Path) -> str:
     return text
 
 
-def write(draft: Path) -> None:
+def build(draft: Path) -> None:
     (draft / "value").write_text("good")
 
 
@@ -31,40 +30,36 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_finished_folder_is_read_and_not_built_again(tmp_path: Path) -> None:
+def test_complete_folder_is_not_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "key"
-    assert read_or_build(path, read, write) == "good"
+    assert read_or_build(path, read, build) == "good"
 
-    def refuse(draft: Path) -> None:
+    def fail(draft: Path) -> None:
         raise AssertionError(f"{draft} is built again")
 
-    assert read_or_build(path, read, refuse) == "good"
+    assert read_or_build(path, read, fail) == "good"
     assert names(path.parent) == ["key"]
 
 
-def test_a_damaged_folder_is_rebuilt(tmp_path: Path) -> None:
-    path = tmp_path / "key"
-    path.mkdir()
-    (path / "value").write_text("damaged")
-    assert read_or_build(path, read, write) == "good"
-    assert (path / "value").read_text() == "good"
+def test_damaged_folder_is_rebuilt(tmp_path: Path) -> None:
+    (tmp_path / "value").write_text("damaged")
+    assert read_or_build(tmp_path, read, build) == "good"
+    assert (tmp_path / "value").read_text() == "good"
 
 
-@pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt])
-def test_a_fault_while_building_leaves_nothing(tmp_path: Path, fault: type) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_error_while_building_leaves_no_folder(tmp_path: Path, error: type[BaseException]) -> None:
     def fail(draft: Path) -> None:
         (draft / "value").write_text("half")
-        raise fault
+        raise error
 
-    with pytest.raises(fault):
+    with pytest.raises(error):
         read_or_build(tmp_path / "key", read, fail)
     assert [name for name in names(tmp_path) if not name.endswith(".lock")] == []
-    assert read_or_build(tmp_path / "key", read, write) == "good"
+    assert read_or_build(tmp_path / "key", read, build) == "good"
 
 
-def test_a_signal_as_soon_as_the_folder_is_there_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_right_after_mkdir_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(path: Path, *_: Any, **__: Any) -> None:
         os.mkdir(path)
         raise KeyboardInterrupt
@@ -75,36 +70,32 @@ def test_a_signal_as_soon_as_the_folder_is_there_leaves_nothing(
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    # No process has this number: it is above the kernel's limit.
-    half = tmp_path / "key.tmp-99999999"
-    half.mkdir()
-    (half / "value").write_text("half")
-    read_or_build(tmp_path / "key", read, write)
+def test_leftovers_of_killed_process_are_removed(tmp_path: Path) -> None:
+    leftover = tmp_path / "key.tmp-99999999"  # above the kernel's maximum process ID
+    leftover.mkdir()
+    (leftover / "value").write_text("half")
+    read_or_build(tmp_path / "key", read, build)
     assert names(tmp_path) == ["key"]
 
 
-def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
-    started, built = threading.Barrier(2), []
+def test_of_two_concurrent_builders_one_builds(tmp_path: Path) -> None:
+    barrier, drafts = threading.Barrier(2), []
 
-    def slow(draft: Path) -> None:
-        built.append(draft)
-        write(draft)
+    def counted_build(draft: Path) -> None:
+        drafts.append(draft)
+        build(draft)
 
-    def run() -> None:
-        started.wait()
-        assert read_or_build(tmp_path / "key", read, slow) == "good"
+    def run(_: int) -> str:
+        barrier.wait()
+        return read_or_build(tmp_path / "key", read, counted_build)
 
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(built) == 1
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(run, range(2))] == ["good", "good"]
+    assert len(drafts) == 1
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "damaged",
     [
         None,
         {},
@@ -116,25 +107,24 @@ def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
         {"value": [5, "f" * 64, 1]},
     ],
 )
-def test_a_note_with_wrong_content_is_made_anew(changed: Any, tmp_path: Path) -> None:
-    """Also where its hash agrees."""
-    path, value = tmp_path / "note.json", [["x"], "f" * 64, 40]
-    write_note(path, value)
-    assert read_note(path, NOTE) == (value[0], value[1], 40)
-    told = changed and {"sha256": sha256_json(changed.get("value"))} | changed
-    path.write_text(json.dumps(told))
-    assert read_note(path, NOTE) is None
+def test_damaged_note_is_ignored(damaged: Any, tmp_path: Path) -> None:
+    """A value of another type is ignored even if its hash agrees."""
+    form = tuple[list[str], Annotated[str, Field(pattern="^[0-9a-f]{64}$")], NonNegativeInt]
+    path = tmp_path / "note.json"
+    write_note(path, [["x"], "f" * 64, 40])
+    assert read_note(path, form) == (["x"], "f" * 64, 40)
+    path.write_text(json.dumps(damaged and {"sha256": sha256_json(damaged.get("value"))} | damaged))
+    assert read_note(path, form) is None
 
 
-def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_cache_below_a_file_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputPathError, match="file"):
-        read_or_build(tmp_path / "file" / "key", read, write)
+        read_or_build(tmp_path / "file" / "key", read, build)
 
 
-def test_what_other_libraries_wrote_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other libraries do not sync the files that they write into it."""
     synced: list[Path] = []
 
     class Recording(Filesystem):
@@ -146,11 +136,11 @@ def test_what_other_libraries_wrote_is_on_the_disk_before_it_has_its_name(
             assert {old, *old.rglob("*")} <= {*synced}
             super().rename(old, new)
 
-    def build(folder: Path) -> None:
+    def build_nested(folder: Path) -> None:
         (folder / "part").mkdir()
         (folder / "part" / "weights").write_bytes(b"1")
 
     monkeypatch.setattr("attnkit.storage.cache.DISK", Recording())
-    fill_folder(tmp_path / "made", build)
-    assert (tmp_path / "made" / "part" / "weights").read_bytes() == b"1"
+    fill_folder(tmp_path / "out", build_nested)
+    assert (tmp_path / "out" / "part" / "weights").read_bytes() == b"1"
     assert len(synced) == 4

@@ -1,4 +1,4 @@
-"""Downloads over loopback: what arrives whole and right is kept, anything else leaves nothing."""
+"""Tests of downloads over loopback and of extracting archives: a complete, verified file, or none."""
 
 import errno
 import hashlib
@@ -22,18 +22,16 @@ Answer = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers a path by the function that the test put there, and remembers the requests."""
+    """Answers each path with the function that the test set for it."""
 
-    answers: dict[str, Answer]
-    seen: list[str]
-    protocol_version = "HTTP/1.0"
+    server: "Server"
 
     def do_GET(self) -> None:
-        self.seen.append(self.path)
-        self.answers[self.path](self)
+        self.server.requests.append(self.path)
+        self.server.answers[self.path](self)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def head(self, status: int = 200, **headers: str) -> None:
         self.send_response(status)
@@ -42,53 +40,49 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-class Server:
-    """A server on loopback with scripted answers."""
-
+class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
-        kind = type("Scripted", (Handler,), {"answers": {}, "seen": []})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
-        self._thread.start()
-        self.answers: dict[str, Answer] = kind.answers
-        self.seen: list[str] = kind.seen
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: dict[str, Answer] = {}
+        self.requests: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(download, "WAIT", 0)
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server of these tests may be asked, too."""
     monkeypatch.setattr(download, "ADDRESSES", ("https://", "http://127.0.0.1"))
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
-def whole(handler: Handler) -> None:
+def complete(handler: Handler) -> None:
     handler.head(Content_Length=str(len(BODY)))
     handler.wfile.write(BODY)
 
 
-def cut(handler: Handler) -> None:
+def truncated(handler: Handler) -> None:
     handler.head(Content_Length=str(len(BODY)))
     handler.wfile.write(BODY[:1000])
 
 
-def refuse(server: Server, path: Path, kind: type[Exception], **options: object) -> str:
+def gzip_encoded(handler: Handler) -> None:
+    """Answer as servers do that declare the compression of a .gz file as its encoding."""
+    handler.head(Content_Length=str(len(BODY)), Content_Encoding="x-gzip")
+    handler.wfile.write(BODY)
+
+
+def without_length(handler: Handler) -> None:
+    handler.head()
+    handler.wfile.write(BODY)
+
+
+def fetch_error(server: Server, path: Path, kind: type[Exception], **options: object) -> str:
+    """Return the message of a download that fails and leaves no file."""
     with pytest.raises(kind) as caught:
         fetch(f"{server.url}/file", path, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -96,24 +90,12 @@ def refuse(server: Server, path: Path, kind: type[Exception], **options: object)
     return str(caught.value)
 
 
-def packed(handler: Handler) -> None:
-    """As servers are set up that call a .gz an encoding of what is in it."""
-    handler.head(Content_Length=str(len(BODY)), Content_Encoding="x-gzip")
-    handler.wfile.write(BODY)
-
-
-def test_an_answer_without_content_is_no_file(server: Server, tmp_path: Path) -> None:
-    server.answers["/file"] = lambda handler: handler.head(204)
-    assert "the server answered 204" in refuse(server, tmp_path / "file", UnavailableError)
-
-
-def unannounced(handler: Handler) -> None:
-    handler.head()
-    handler.wfile.write(BODY)
-
-
-@pytest.mark.parametrize(("answer", "total"), [(whole, len(BODY)), (packed, len(BODY)), (unannounced, None)])
-def test_a_file_arrives_whole_with_progress(server: Server, tmp_path: Path, answer: Answer, total: int | None) -> None:
+@pytest.mark.parametrize(
+    ("answer", "total"), [(complete, len(BODY)), (gzip_encoded, len(BODY)), (without_length, None)]
+)
+def test_file_is_complete_and_progress_reported(
+    server: Server, tmp_path: Path, answer: Answer, total: int | None
+) -> None:
     server.answers["/file"] = answer
     path, steps = tmp_path / "new" / "file", []
     fetch(f"{server.url}/file", path, SHA256, lambda *step: steps.append(step))
@@ -123,56 +105,56 @@ def test_a_file_arrives_whole_with_progress(server: Server, tmp_path: Path, answ
     assert [file.name for file in path.parent.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("fault", [cut, lambda handler: handler.head(503)])
-def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Path, fault: Answer) -> None:
-    server.answers["/file"] = lambda handler: (fault if len(handler.seen) < 3 else there)(handler)
-    server.answers["/there"] = whole
+@pytest.mark.parametrize("fault", [truncated, lambda handler: handler.head(503)])
+def test_transient_errors_are_retried_and_redirects_followed(server: Server, tmp_path: Path, fault: Answer) -> None:
+    def redirect(handler: Handler) -> None:
+        handler.head(302, Location="/target")
 
-    def there(handler: Handler) -> None:
-        handler.head(302, Location="/there")
-
+    server.answers["/file"] = lambda handler: (fault if len(server.requests) < 3 else redirect)(handler)
+    server.answers["/target"] = complete
     fetch(f"{server.url}/file", tmp_path / "file", SHA256)
-    assert server.seen == ["/file"] * 3 + ["/there"]
+    assert server.requests == ["/file"] * 3 + ["/target"]
 
 
-def test_a_transfer_that_keeps_breaking_off_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    server.answers["/file"] = cut
-    message = refuse(server, tmp_path / "file", UnavailableError)
+def test_download_fails_after_three_broken_transfers(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = truncated
+    message = fetch_error(server, tmp_path / "file", UnavailableError)
     assert message.startswith("file: the transfer was interrupted: ")
     assert message.endswith(
         f"(3 tries); to continue offline, fetch {server.url}/file elsewhere and put the file at {tmp_path / 'file'}"
     )
 
 
-def test_an_absent_file_is_not_tried_again(server: Server, tmp_path: Path) -> None:
-    server.answers["/file"] = lambda handler: handler.send_error(404)
-    message = refuse(server, tmp_path / "file", UnavailableError)
-    assert message.startswith("file: the server answered 404 Not Found; to continue offline")
-    assert len(server.seen) == 1
+@pytest.mark.parametrize(("status", "reason"), [(204, "204"), (404, "404 Not Found")])
+def test_other_status_fails_without_retry(server: Server, tmp_path: Path, status: int, reason: str) -> None:
+    server.answers["/file"] = lambda handler: handler.head(status)
+    message = fetch_error(server, tmp_path / "file", UnavailableError)
+    assert message.startswith(f"file: the server answered {reason}; to continue offline")
+    assert len(server.requests) == 1
 
 
-def test_a_silent_server_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_times_out(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "TIMEOUT", 0.05)
     done = threading.Event()
 
-    def answer(handler: Handler) -> None:
-        handler.head(Content_Length=str(len(BODY)))
-        handler.wfile.write(BODY[:1000])
+    def stall(handler: Handler) -> None:
+        truncated(handler)
         handler.wfile.flush()
         done.wait(10)
 
-    server.answers["/file"] = answer
+    server.answers["/file"] = stall
     try:
-        message = refuse(server, tmp_path / "file", UnavailableError)
+        message = fetch_error(server, tmp_path / "file", UnavailableError)
     finally:
         done.set()
     assert "timed out" in message
     assert "(3 tries)" in message
 
 
-def test_a_server_that_is_not_there_is_named(server: Server, tmp_path: Path) -> None:
-    server.close()
-    message = refuse(server, tmp_path / "file", UnavailableError)
+def test_refused_connection_is_reported(server: Server, tmp_path: Path) -> None:
+    server.shutdown()
+    server.server_close()
+    message = fetch_error(server, tmp_path / "file", UnavailableError)
     assert message.startswith("file: no connection: ")
     assert "refused" in message
     assert "(3 tries)" in message
@@ -185,21 +167,19 @@ def test_a_server_that_is_not_there_is_named(server: Server, tmp_path: Path) -> 
         ({"size": 1000}, "must have 1,000 bytes, got 1,024,000"),
     ],
 )
-def test_another_file_than_expected_leaves_nothing(
-    server: Server, tmp_path: Path, expected: dict[str, object], message: str
-) -> None:
-    server.answers["/file"] = whole
-    assert message in refuse(server, tmp_path / "file", DataError, **expected)
-    assert len(server.seen) == 1
+def test_wrong_hash_or_size_raises(server: Server, tmp_path: Path, expected: dict[str, object], message: str) -> None:
+    server.answers["/file"] = complete
+    assert message in fetch_error(server, tmp_path / "file", DataError, **expected)
+    assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("answer", [whole, unannounced])
-def test_a_file_over_the_limit_is_refused(
+@pytest.mark.parametrize("answer", [complete, without_length])
+def test_file_over_the_limit_raises(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
 ) -> None:
     monkeypatch.setattr(download, "LIMIT", 300_000)
     server.answers["/file"] = answer
-    message = refuse(server, tmp_path / "file", DataError)
+    message = fetch_error(server, tmp_path / "file", DataError)
     assert "larger than the limit of 300,000 bytes" in message
 
 
@@ -212,58 +192,57 @@ def test_a_file_over_the_limit_is_refused(
         ("/file", UnavailableError, "Exceeded 30 redirects"),
     ],
 )
-def test_redirects_elsewhere_than_https_are_refused(
+def test_redirects_to_other_than_https_raise(
     server: Server, tmp_path: Path, location: str, kind: type[Exception], message: str
 ) -> None:
     server.answers["/file"] = lambda handler: handler.head(302, Location=location)
-    assert message in refuse(server, tmp_path / "file", kind)
+    assert message in fetch_error(server, tmp_path / "file", kind)
 
 
 @pytest.mark.parametrize("url", ["http://example.org/x", "ftp://127.0.0.1/x", "file:///etc/passwd", "https:x", ""])
-def test_only_https_is_downloaded(tmp_path: Path, url: str) -> None:
+def test_other_addresses_than_https_raise(tmp_path: Path, url: str) -> None:
     with pytest.raises(DataError, match="only https addresses are downloaded"):
         fetch(url, tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("by", ["flag", "variable"])
-def test_offline_says_what_to_fetch_and_where_to_put_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+@pytest.mark.parametrize("offline", [True, False])
+def test_offline_message_says_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
 ) -> None:
-    if by == "variable":
+    if not offline:
         monkeypatch.setenv("ATTNKIT_OFFLINE", "1")
     with pytest.raises(UnavailableError) as caught:
-        fetch("https://example.org/train.en", tmp_path / "train.en", offline=by == "flag")
+        fetch("https://example.org/train.en", tmp_path / "train.en", offline=offline)
     assert str(caught.value) == (
         "train.en: downloads are off (--offline or ATTNKIT_OFFLINE); to continue offline, fetch "
         f"https://example.org/train.en elsewhere and put the file at {tmp_path / 'train.en'}"
     )
 
 
-def test_a_stopped_download_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    def stop(done: int, total: int | None) -> None:
+def test_interrupted_download_leaves_no_file(server: Server, tmp_path: Path) -> None:
+    def interrupt(done: int, total: int | None) -> None:
         raise KeyboardInterrupt
 
-    server.answers["/file"] = whole
+    server.answers["/file"] = complete
     with pytest.raises(KeyboardInterrupt):
-        fetch(f"{server.url}/file", tmp_path / "file", None, stop)
+        fetch(f"{server.url}/file", tmp_path / "file", None, interrupt)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"in the way")
+def test_download_below_a_file_raises(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputPathError, match="file"):
         fetch(f"{server.url}/x", tmp_path / "file" / "below")
 
 
-def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(file: object, data: object) -> None:
+def test_full_disk_leaves_no_file(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(file: object, data: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    server.answers["/file"] = whole
-    monkeypatch.setattr(DISK, "write", full)
-    message = refuse(server, tmp_path / "file", OutputError)
-    assert "No space left on device" in message
+    server.answers["/file"] = complete
+    monkeypatch.setattr(DISK, "write", write)
+    assert "No space left on device" in fetch_error(server, tmp_path / "file", OutputError)
 
 
 def pack(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w:gz") -> Path:
@@ -281,12 +260,10 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_named_members_are_extracted_and_no_others(tmp_path: Path, mode: str) -> None:
-    archive = pack(
-        tmp_path / "a.tar", [(member("../evil"), b"x"), (member("d/one"), BODY), (member("two"), b"2")], mode
-    )
+def test_only_named_members_are_extracted(tmp_path: Path, mode: str) -> None:
+    members = [(member("../evil"), b"x"), (member("d/one"), BODY), (member("two"), b"2")]
     out = tmp_path / "out"
-    extract(archive, {"d/one": out / "1", "two": out / "2"})
+    extract(pack(tmp_path / "a.tar", members, mode), {"d/one": out / "1", "two": out / "2"})
     assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
     assert (out / "1").read_bytes() == BODY
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "out"]
@@ -300,7 +277,7 @@ def test_links_and_devices_are_not_extracted(tmp_path: Path, kind: bytes) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_archives_over_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_over_the_limit_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "EXTRACTED_LIMIT", 1000)
     archive = pack(tmp_path / "a.tar", [(member("one"), BODY), (member("two"), b"2")])
     with pytest.raises(DataError, match="holds more than 1,000 bytes"):
@@ -308,9 +285,9 @@ def test_archives_over_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("fault", ["cut", "flipped", "checksum", "text", "empty", "xz"])
-def test_damaged_archives_are_refused_and_leave_nothing(tmp_path: Path, fault: str) -> None:
-    mode, members = "w:xz" if fault == "xz" else "w:gz", [(member("one"), BODY)]
-    archive = pack(tmp_path / "a.tar", [*members, (member("two"), b"2")], mode)
+def test_damaged_archive_leaves_no_file(tmp_path: Path, fault: str) -> None:
+    members = [(member("one"), BODY), (member("two"), b"2")]
+    archive = pack(tmp_path / "a.tar", members, "w:xz" if fault == "xz" else "w:gz")
     data = bytearray(archive.read_bytes())
     half = len(data) // 2
     if fault in ("flipped", "checksum", "xz"):

@@ -1,4 +1,4 @@
-"""Files are whole or absent, and errors of the system have a class and a way out."""
+"""Tests of writing files as a whole or not at all, and of the errors for faults of the system."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputErr
 from attnkit.storage import files
 
 
-def test_a_file_is_written_and_replaced_with_nothing_left_beside_it(tmp_path: Path) -> None:
+def test_atomic_write_replaces_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "scores.json"
     files.atomic_write(path, "first, \u00e9")
     files.atomic_write(path, b"second")
@@ -22,28 +22,27 @@ def test_a_file_is_written_and_replaced_with_nothing_left_beside_it(tmp_path: Pa
     assert os.listdir(tmp_path) == ["scores.json"]
 
 
-def test_a_file_comes_in_pieces_and_a_fault_between_them_leaves_nothing(tmp_path: Path) -> None:
+def test_error_between_pieces_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "maps.csv"
     files.atomic_write(path, (b"piece %d\n" % number for number in range(3)))
-    assert path.read_text() == "piece 0\npiece 1\npiece 2\n"
     with pytest.raises(ZeroDivisionError):
         files.atomic_write(path, (b"%d" % (1 // number) for number in (1, 0)))
     assert os.listdir(tmp_path) == ["maps.csv"]
-    assert path.read_text().endswith("piece 2\n")
+    assert path.read_text() == "piece 0\npiece 1\npiece 2\n"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("old", [None, "old content"])
-def test_whatever_operation_fails_the_content_is_old_or_new(tmp_path: Path, fault: str, old: str | None) -> None:
+def test_after_any_failed_operation_the_content_is_old_or_new(tmp_path: Path, fault: str, old: str | None) -> None:
     counter = FaultyDisk()
     with use_disk(counter):
         files.atomic_write(tmp_path / "dry", "new content")
     assert counter.count == 5
-    for at in range(1, counter.count + 1):
-        path = tmp_path / f"{at}"
+    for operation in range(1, counter.count + 1):
+        path = tmp_path / f"{operation}"
         if old is not None:
             path.write_text(old)
-        with pytest.raises((AttnkitError, Killed)), use_disk(FaultyDisk(at, **FAULTS[fault])):
+        with pytest.raises((AttnkitError, Killed)), use_disk(FaultyDisk(operation, **FAULTS[fault])):
             files.atomic_write(path, "new content")
         content = path.read_text() if path.exists() else None
         assert content in (old, "new content")
@@ -52,7 +51,7 @@ def test_whatever_operation_fails_the_content_is_old_or_new(tmp_path: Path, faul
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "words"),
+    ("number", "kind", "message"),
     [
         (errno.ENOSPC, OutputError, "No space left on device; free some space"),
         (errno.EDQUOT, OutputError, "quota exceeded; free some space"),
@@ -64,34 +63,33 @@ def test_whatever_operation_fails_the_content_is_old_or_new(tmp_path: Path, faul
         (errno.ENAMETOOLONG, OutputPathError, "File name too long; choose another place"),
     ],
 )
-def test_each_error_of_the_system_has_a_class_and_an_advice(
-    tmp_path: Path, number: int, kind: type[AttnkitError], words: str
+def test_system_errors_have_a_class_and_advice(
+    tmp_path: Path, number: int, kind: type[AttnkitError], message: str
 ) -> None:
-    with pytest.raises(kind, match=words) as error, use_disk(FaultyDisk(2, number)):
+    with pytest.raises(kind, match=message) as error, use_disk(FaultyDisk(2, number)):
         files.atomic_write(tmp_path / "x", "content")
     assert str(error.value).startswith(f"{tmp_path / 'x'}: cannot be ")
 
 
-def test_a_device_is_written_in_place_and_a_full_one_is_an_error() -> None:
+def test_device_is_written_in_place() -> None:
     files.write_output(Path("/dev/null"), "content")
     assert Path("/dev/null").is_char_device()
     with pytest.raises(OutputError, match="No space left"):
         files.write_output(Path("/dev/full"), "content")
 
 
-def test_what_is_no_file_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
-    """A pipe without a reader would be waited for."""
+def test_atomic_write_to_a_pipe_raises(tmp_path: Path) -> None:
+    """Opening a pipe without a reader would block."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OutputPathError, match="pipe: is a pipe .*a regular file is needed here"):
         files.atomic_write(tmp_path / "pipe", "content")
-    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert os.listdir(tmp_path) == ["pipe"]
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_link_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
+def test_link_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "file"
     victim.write_text("precious")
-    path = tmp_path / "file"
     files.temporary(path).symlink_to(victim)
     with pytest.raises(OutputPathError):
         files.atomic_write(path, "content")
@@ -101,23 +99,15 @@ def test_a_link_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None
 def test_only_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    names = [
-        f"a.tmp-{dead.pid}",
-        f"b.tmp-{os.getpid()}",
-        f"c.tmp-{os.getppid()}",
-        "d.tmp-x",
-        "e.tmp-",
-        "f",
-        "g.tmp-\u0663",
-        "h.tmp-" + "9" * 30,
-    ]
-    for name in names:
+    own, parent = f"b.tmp-{os.getpid()}", f"c.tmp-{os.getppid()}"
+    kept = [parent, "d.tmp-x", "e.tmp-", "f", "g.tmp-\u0663"]
+    for name in (f"a.tmp-{dead.pid}", own, *kept, "h.tmp-" + "9" * 30):
         (tmp_path / name).write_text("")
     (tmp_path / f"folder.tmp-{dead.pid}" / "sub").mkdir(parents=True)
     files.remove_leftovers(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == sorted([*names[2:7]])
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
     files.remove_leftovers(tmp_path, dead_only=False)
-    assert names[2] not in os.listdir(tmp_path)
+    assert parent not in os.listdir(tmp_path)
     files.remove_leftovers(tmp_path / "absent")
 
 
@@ -131,67 +121,67 @@ def test_removing_a_folder_does_not_follow_links(tmp_path: Path) -> None:
     assert (tmp_path / "precious" / "file").read_text() == "kept"
 
 
-def test_what_is_no_file_is_missing_and_never_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["absent", "pipe", ".", "n" * 300, "nul\0"])
+def test_reading_other_than_a_regular_file_raises(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name in ("absent", "pipe", ".", "n" * 300, "nul\0"):
-        with pytest.raises(MissingInputError, match="no such file|a regular file is needed"):
-            files.sha256_file(tmp_path / name)
-        with pytest.raises(MissingInputError):
-            files.read_json(tmp_path / name)
+    with pytest.raises(MissingInputError, match="no such file|a regular file is needed"):
+        files.sha256_file(tmp_path / name)
+    with pytest.raises(MissingInputError):
+        files.read_json(tmp_path / name)
 
 
-def test_json_that_is_not_an_object_is_refused_with_the_reason(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    for text, reason in [
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
         ("", "not valid JSON: Expecting value"),
         ("[1]", "must hold a JSON object, got list"),
         ('{"a": Infinity}', "Infinity is not a JSON number"),
         ('{"a": 1}' + " " * 100, "longer than 50 bytes"),
-    ]:
-        path.write_text(text)
-        with pytest.raises(DataError, match=reason) as error:
-            files.read_json(path, limit=50)
-        assert str(error.value).startswith(str(path))
+    ],
+)
+def test_invalid_json_raises(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=reason) as error:
+        files.read_json(path, limit=50)
+    assert str(error.value).startswith(str(path))
 
 
-def test_too_little_space_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    free = shutil.disk_usage(tmp_path).free
+def test_too_little_space_raises(tmp_path: Path) -> None:
     files.check_space(tmp_path / "a" / "b", 1)
     with pytest.raises(OutputError, match="MB are needed, but only .* MB are free"):
-        files.check_space(tmp_path / "a" / "b", free * 2)
+        files.check_space(tmp_path / "a" / "b", shutil.disk_usage(tmp_path).free * 2)
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("path", "expected"),
     [
         ("runs/toi/base/seed-1", "runs/toy/base/seed-1"),
         ("rusn/toy", "runs/toy"),
         ("runs/toy/bas/seed-1", "runs/toy/base/seed-1"),
-        ("runs/toy/base/seed-12", None),  # one number is as good as another
-        ("runs/toi/base/seed-7", None),  # the near name does not lead to a folder
+        ("runs/toy/base/seed-12", None),  # names that differ only in their numbers
+        ("runs/toi/base/seed-7", None),  # the similar name does not lead to a folder
         ("runs/other", None),
-        ("runs/toy", None),  # it is there
+        ("runs/toy", None),  # exists
         ("runs/notes/toy", None),  # below a file
         ("n\0ne", None),
     ],
 )
-def test_the_nearest_folder_replaces_the_first_unknown_part(
-    asked: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_nearest_folder_replaces_the_first_missing_part(
+    path: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("runs/toy/base/seed-1").mkdir(parents=True)
     Path("runs/notes").touch()
-    near = files.nearest_folder(Path(asked))
-    assert (None if near is None else str(near)) == found
-    there = files.nearest_folder(tmp_path / asked)
-    assert there == (None if found is None else tmp_path / found)
+    assert files.nearest_folder(Path(path)) == (expected and Path(expected))
+    assert files.nearest_folder(tmp_path / path) == (expected and tmp_path / expected)
 
 
-def test_a_folder_that_is_not_there_is_told_with_the_nearest_one(tmp_path: Path) -> None:
+def test_missing_folder_raises_and_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "quickstart").mkdir()
-    (tmp_path / "quikstart.md").touch()  # nearer, and no folder
-    told = "quikstart: no such run; train one; did you mean .*quickstart"
-    with pytest.raises(MissingInputError, match=told):
+    (tmp_path / "quikstart.md").touch()  # more similar, but not a folder
+    message = "quikstart: no such run; train one; did you mean .*quickstart"
+    with pytest.raises(MissingInputError, match=message):
         files.require_folder(tmp_path / "quikstart", "run", "; train one")
     with pytest.raises(MissingInputError, match="other: no such run; train one"):
         files.require_folder(tmp_path / "other", "run", "; train one")

@@ -1,4 +1,4 @@
-"""Locks keep two trainings apart, and looking at one keeps nobody out."""
+"""Tests of locks between processes, and of looking at a lock without blocking its holder."""
 
 import threading
 from pathlib import Path
@@ -9,7 +9,7 @@ from attnkit.errors import OutputPathError
 from attnkit.storage import lock
 
 
-def test_a_lock_is_seen_while_it_is_held(tmp_path: Path) -> None:
+def test_held_lock_is_seen_and_refuses_a_second_holder(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     assert not lock.is_held(path)
     with lock.held(path, "run"):
@@ -19,14 +19,14 @@ def test_a_lock_is_seen_while_it_is_held(tmp_path: Path) -> None:
     assert not lock.is_held(path)
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_is_held_does_not_follow_links(tmp_path: Path) -> None:
     with lock.held(tmp_path / "target", "run"):
         (tmp_path / ".lock").symlink_to(tmp_path / "target")
         assert not lock.is_held(tmp_path / ".lock")
 
 
-def test_who_only_looks_does_not_stop_a_training(tmp_path: Path) -> None:
-    """The moment of a look was enough to have a training refused."""
+def test_is_held_does_not_block_training(tmp_path: Path) -> None:
+    """The moment for which `is_held` locks the file was enough to refuse a training."""
     path, stop = tmp_path / ".lock", threading.Event()
     path.touch()
 
@@ -45,8 +45,7 @@ def test_who_only_looks_does_not_stop_a_training(tmp_path: Path) -> None:
         watcher.join()
 
 
-def test_a_folder_is_held_by_one_at_a_time_and_nothing_is_left_in_it(tmp_path: Path) -> None:
-    """Also by who may only read it."""
+def test_exclusive_waits_and_leaves_a_read_only_folder_empty(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     order = list[str]()
 
@@ -65,8 +64,8 @@ def test_a_folder_is_held_by_one_at_a_time_and_nothing_is_left_in_it(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_was_moved_away_is_not_made_again(tmp_path: Path) -> None:
-    """An empty file in its place kept it from being moved back."""
+def test_exclusive_does_not_recreate_a_moved_folder(tmp_path: Path) -> None:
+    """An empty file in its place kept the folder from being moved back."""
     with pytest.raises(OutputPathError, match="seed-1: cannot be created: No such file"):
         lock.exclusive(tmp_path / "seed-1").__enter__()
     with lock.exclusive(tmp_path / "cache.lock", file=True):
