@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, never silently wrong, never executed."""
+"""Tests of checkpoints: complete or absent, verified when loaded, and never executed."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,15 +21,17 @@ from attnkit.runs import Run, json_files, layout
 from attnkit.storage.tensors import check
 from attnkit.train import checkpoint
 
+FILES = ("tensors.safetensors", "state.json", "manifest.json")
+
 
 def values(step: int) -> dict[str, Tensor]:
-    """A small state with every kind of tensor that training saves."""
+    """Return a small state with every kind of tensor that training saves."""
     generator = torch.Generator().manual_seed(step)
     weight = torch.randn(4, 3, generator=generator)
     return {
         "model.weight": weight,
         "model.tied": weight,
-        "model.turned": torch.randn(3, 5, generator=generator).T,
+        "model.transposed": torch.randn(3, 5, generator=generator).T,
         "optimizer.weight.exp_avg": torch.randn(4, 3, generator=generator),
         "optimizer.weight.step": torch.tensor(float(step)),
         "half": torch.randn(7, generator=generator).bfloat16(),
@@ -40,28 +42,23 @@ def values(step: int) -> dict[str, Tensor]:
 
 
 def state(step: int) -> dict[str, object]:
-    """The part of the state that is not tensors."""
     return {"step": step, "position": [3, step], "best": 0.1 + step, "monitor": None}
 
 
 def load_checked(path: Path, step: int) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """A checkpoint, refused where names, types or shapes are not those saved for a step."""
+    """Load a checkpoint, and check that names, types and shapes are those saved for a step."""
     tensors, rest = checkpoint.load(path)
     check(path / "tensors.safetensors", tensors, values(step))
     return tensors, rest
 
 
 def same(path: Path, step: int) -> bool:
-    """Whether a checkpoint holds, bit for bit, what was saved for a step."""
+    """Return whether a checkpoint holds exactly what was saved for a step."""
     tensors, rest = load_checked(path, step)
-    return rest == state(step) and all(
-        tensor.dtype == tensors[name].dtype and torch.equal(tensor, tensors[name])
-        for name, tensor in values(step).items()
-    )
+    return rest == state(step) and all(torch.equal(tensor, tensors[name]) for name, tensor in values(step).items())
 
 
-def fill(run: Run, steps: range, keep: tuple[int, ...] = ()) -> None:
-    """Log and save some steps."""
+def save_steps(run: Run, steps: range, keep: tuple[int, ...] = ()) -> None:
     run.path.mkdir(exist_ok=True)
     for step in steps:
         run.log.append({"step": step, "loss": 1 / step})
@@ -70,17 +67,28 @@ def fill(run: Run, steps: range, keep: tuple[int, ...] = ()) -> None:
 
 @pytest.fixture(autouse=True)
 def _unsynced() -> Iterator[None]:
-    """A good disk that is not synced, which only a loss of power would show."""
+    """Do not sync files, which only a loss of power would show."""
     with use_disk(FaultyDisk()):
         yield
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture
+def saved(run: Run) -> Path:
+    """Save checkpoints of steps 1 and 2, and return the path of the second."""
+    save_steps(run, range(1, 3))
+    return run.checkpoints / "step-2"
+
+
 def names(run: Run) -> list[str]:
-    """What is in the folder of checkpoints."""
     return sorted(os.listdir(run.checkpoints))
 
 
-def test_what_was_saved_comes_back_bit_for_bit(tmp_path: Path) -> None:
+def test_loaded_state_equals_the_saved_state(tmp_path: Path) -> None:
     run = Run(tmp_path)
     assert checkpoint.latest(run) is None
     path = checkpoint.save(run, 7, values(7), state(7))
@@ -89,110 +97,97 @@ def test_what_was_saved_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert same(path, 7)
 
 
-def test_the_tensor_file_is_what_the_safetensors_library_writes(tmp_path: Path) -> None:
-    path = checkpoint.save(Run(tmp_path), 1, values(1), {})
-    own = {name: tensor.clone().contiguous() for name, tensor in values(1).items()}
-    assert (path / "tensors.safetensors").read_bytes() == safetensors.torch.save(own)
+def test_tensor_file_equals_that_of_the_safetensors_library(saved: Path) -> None:
+    separate = {name: tensor.clone().contiguous() for name, tensor in values(2).items()}
+    assert (saved / "tensors.safetensors").read_bytes() == safetensors.torch.save(separate)
 
 
-def test_a_prefix_selects_tensors(tmp_path: Path) -> None:
-    path = checkpoint.save(Run(tmp_path), 1, values(1), {})
-    tensors, _ = checkpoint.load(path, prefix="model.")
-    assert set(tensors) == {"model.weight", "model.tied", "model.turned"}
+def test_prefix_selects_tensors(saved: Path) -> None:
+    tensors, _ = checkpoint.load(saved, prefix="model.")
+    assert set(tensors) == {"model.weight", "model.tied", "model.transposed"}
 
 
-def test_loaded_tensors_do_not_follow_later_changes_of_the_file(tmp_path: Path) -> None:
-    path = checkpoint.save(Run(tmp_path), 1, values(1), {})
-    tensors, _ = checkpoint.load(path)
-    file = path / "tensors.safetensors"
+def test_loaded_tensors_do_not_follow_later_changes_of_the_file(saved: Path) -> None:
+    tensors, _ = checkpoint.load(saved)
+    file = saved / "tensors.safetensors"
     with open(file, "r+b") as stream:
         stream.write(b"\xff" * file.stat().st_size)
-    assert torch.equal(tensors["model.weight"], values(1)["model.weight"])
+    assert torch.equal(tensors["model.weight"], values(2)["model.weight"])
 
 
-def test_the_two_newest_and_those_to_keep_remain(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    fill(run, range(1, 7), keep=(2,))
+def test_two_newest_checkpoints_and_those_in_keep_remain(run: Run) -> None:
+    save_steps(run, range(1, 7), keep=(2,))
     assert names(run) == ["step-2", "step-5", "step-6"]
 
 
-def test_a_damaged_checkpoint_is_renamed_and_reported_and_the_older_used(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    fill(run, range(10, 31, 10), keep=(10, 20, 30))
+def test_damaged_checkpoints_are_renamed_and_an_older_one_is_used(run: Run) -> None:
+    save_steps(run, range(10, 31, 10), keep=(10, 20, 30))
     for step in (20, 30):
         (run.checkpoints / f"step-{step}" / "tensors.safetensors").write_bytes(b"")
     (run.checkpoints / "step-30.damaged").mkdir()
-    found = checkpoint.latest(run)
-    assert found is not None
-    assert found.step == 10
-    assert same(found.path, 10)
+    newest = checkpoint.latest(run)
+    assert newest is not None
+    assert newest.step == 10
+    assert same(newest.path, 10)
     assert names(run) == ["step-10", "step-20.damaged", "step-30.damaged", "step-30.damaged-2"]
-    assert [message.split(": ", 1)[1] for message in found.messages] == [
+    size = (newest.path / "tensors.safetensors").stat().st_size
+    assert [message.split(": ", 1)[1] for message in newest.messages] == [
         f"damaged checkpoint (tensors.safetensors: must have {size} bytes, got 0), renamed to "
         f"{name}; resuming from step 10 and repeating {lost} steps"
-        for size, name, lost in [
-            (_size(run, "step-10"), "step-30.damaged-2", 20),
-            (_size(run, "step-10"), "step-20.damaged", 10),
-        ]
+        for name, lost in [("step-30.damaged-2", 20), ("step-20.damaged", 10)]
     ]
 
 
-def _size(run: Run, name: str) -> int:
-    return (run.checkpoints / name / "tensors.safetensors").stat().st_size
-
-
-def test_when_all_are_damaged_it_says_so_and_touches_nothing(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    fill(run, range(1, 3))
-    for step in (1, 2):
-        (run.checkpoints / f"step-{step}" / "manifest.json").unlink()
+def test_latest_raises_if_all_are_damaged_and_changes_nothing(run: Run, saved: Path) -> None:
+    for path in run.checkpoints.iterdir():
+        (path / "manifest.json").unlink()
     for _ in range(2):
         with pytest.raises(DataError, match=r"no valid checkpoint \(step-2: manifest.json"):
             checkpoint.latest(run)
     assert names(run) == ["step-1", "step-2"]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_state_that_is_not_finite_is_never_saved(tmp_path: Path, bad: float) -> None:
-    run = Run(tmp_path)
-    fill(run, range(1, 2))
-    broken = values(2)
-    broken["model.weight"][0, 0] = bad
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_state_is_not_saved(run: Run, number: float) -> None:
+    save_steps(run, range(1, 2))
+    tensors = values(2)
+    tensors["model.weight"][0, 0] = number
     with pytest.raises(DivergedError, match=r"step 2: tensor model\.weight holds NaN"):
-        checkpoint.save(run, 2, broken, state(2))
+        checkpoint.save(run, 2, tensors, state(2))
     assert names(run) == ["step-1"]
 
 
 @pytest.mark.parametrize("wrong", [{"pair": (1, 2)}, {"best": float("inf")}, {"steps": {1: 2}}, {"path": Path("x")}])
-def test_a_state_that_json_would_change_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+def test_state_that_json_would_change_raises(run: Run, wrong: dict[str, object]) -> None:
     with pytest.raises((TypeError, ValueError)):
-        checkpoint.save(Run(tmp_path), 1, {}, wrong)
+        checkpoint.save(run, 1, {}, wrong)
 
 
-def test_a_tensor_without_a_safetensors_type_is_refused(tmp_path: Path) -> None:
+def test_tensor_without_a_safetensors_dtype_raises(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="complex64"):
         checkpoint.save(Run(tmp_path), 1, {"z": torch.zeros(1, dtype=torch.complex64)}, {})
 
 
-def test_the_log_is_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
+def test_log_is_synced_before_the_checkpoint(run: Run) -> None:
     order: list[str] = []
 
-    class Watched(FaultyDisk):
+    class Recording(FaultyDisk):
         def fsync(self, file: object) -> None:
             order.append(Path(file.name).name)  # type: ignore[attr-defined]
 
-    with use_disk(Watched()):
-        fill(Run(tmp_path), range(1, 2))
-    assert order == ["metrics.jsonl", "tensors.safetensors", "state.json", "manifest.json"]
+    with use_disk(Recording()):
+        save_steps(run, range(1, 2))
+    assert order == ["metrics.jsonl", *FILES]
 
 
-BEFORE = {"with pruning": range(1, 4), "first save": range(0), "second save": range(1, 2)}
+HISTORIES = {"with pruning": range(1, 4), "first save": range(0), "second save": range(1, 2)}
+"""Steps that are saved before the save that fails."""
 
 
-def _attempt(folder: Path, before: range, disk: FaultyDisk, step: int) -> BaseException | None:
-    """A history of saves on a good disk, then one on the given disk; what that one raised."""
+def _attempt(folder: Path, history: range, disk: FaultyDisk, step: int) -> BaseException | None:
+    """Save the history on a good disk and a step on the given one; return the error of the latter."""
     run = Run(folder)
-    fill(run, before)
+    save_steps(run, history)
     try:
         with use_disk(disk):
             run.log.append({"step": step, "loss": 0.5})
@@ -202,22 +197,22 @@ def _attempt(folder: Path, before: range, disk: FaultyDisk, step: int) -> BaseEx
     return None
 
 
-def _check_after_fault(folder: Path, before: range, step: int) -> None:
-    """The next start finds the old or the new state whole, and no leftovers; then it can save."""
+def _check_after_fault(folder: Path, history: range, step: int) -> None:
+    """Check that the next start finds a complete state, old or new, and no leftovers, and can save."""
     run = Run(folder)
     with run.lock():
-        found = checkpoint.latest(run)
-    if found is None:
-        assert not before
+        newest = checkpoint.latest(run)
+    if newest is None:
+        assert not history
         run.log.truncate(None)
     else:
-        new = found.step == step and checkpoint.load(found.path)[1] == state(step + 100)
-        assert same(found.path, step + 100 if new else before[-1])
-        assert found.messages == ()
-        run.log.truncate(found.step)
-        kept = [record["step"] for record in run.log.records()]
-        assert kept[: len(before)] == list(before)
-        assert kept[-1] == found.step
+        is_new = newest.step == step and checkpoint.load(newest.path)[1] == state(step + 100)
+        assert same(newest.path, step + 100 if is_new else history[-1])
+        assert newest.messages == ()
+        run.log.truncate(newest.step)
+        logged = [record["step"] for record in run.log.records()]
+        assert logged[: len(history)] == list(history)
+        assert logged[-1] == newest.step
     if run.checkpoints.is_dir():
         assert all(layout.STEP.fullmatch(name) for name in names(run))
     assert not list(folder.glob("*.tmp-*"))
@@ -225,32 +220,31 @@ def _check_after_fault(folder: Path, before: range, step: int) -> None:
     assert checkpoint.latest(run)[:3] == (50, run.checkpoints / "step-50", ())
 
 
-def test_what_was_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
+def test_saved_checkpoint_survives_a_loss_of_power(tmp_path: Path) -> None:
     disk = FaultyDisk()
     assert _attempt(tmp_path, range(1, 4), disk, 4) is None
     disk._lose()
-    found = checkpoint.latest(Run(tmp_path))
-    assert found is not None
-    assert (found.step, found.messages) == (4, ())
+    newest = checkpoint.latest(Run(tmp_path))
+    assert newest is not None
+    assert (newest.step, newest.messages) == (4, ())
 
 
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("history", BEFORE)
-def test_whatever_operation_fails_the_old_or_the_new_state_is_there(tmp_path: Path, history: str, fault: str) -> None:
-    before = BEFORE[history]
-    step = len(before) + 1
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_after_any_failed_operation_the_state_is_old_or_new(tmp_path: Path, history: range, fault: str) -> None:
+    step = len(history) + 1
     counter = FaultyDisk()
-    assert _attempt(tmp_path / "dry", before, counter, step) is None
+    assert _attempt(tmp_path / "dry", history, counter, step) is None
     assert counter.count >= 20
     expected = {"kill": Killed, "power loss": Killed}.get(
         fault, OutputPathError if "permission" in fault else OutputError
     )
-    for at in range(1, counter.count + 1):
-        folder = tmp_path / str(at)
-        error = _attempt(folder, before, FaultyDisk(at, **FAULTS[fault]), step)
-        assert type(error) is expected, (at, error)
-        _check_after_fault(folder, before, step)
+    for operation in range(1, counter.count + 1):
+        folder = tmp_path / str(operation)
+        error = _attempt(folder, history, FaultyDisk(operation, **FAULTS[fault]), step)
+        assert type(error) is expected, (operation, error)
+        _check_after_fault(folder, history, step)
         shutil.rmtree(folder)
 
 
@@ -267,7 +261,7 @@ from test_checkpoint import same, state, values
 run = Run(sys.argv[1])
 reached = 0
 for kill in range(25):
-    ears, mouth = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         with run.lock():
@@ -276,17 +270,17 @@ for kill in range(25):
                 step += 1
                 run.log.append({"step": step})
                 checkpoint.save(run, step, values(step), state(step))
-                os.write(mouth, b"saved")
-    assert os.read(ears, 5) == b"saved"
+                os.write(writer, b"saved")
+    assert os.read(reader, 5) == b"saved"
     time.sleep(random.Random(kill).uniform(0, 0.02))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(ears)
-    os.close(mouth)
+    os.close(reader)
+    os.close(writer)
     with run.lock():
-        found = checkpoint.latest(run)
-        assert found.messages == () and found.step > reached and same(found.path, found.step)
-        reached = found.step
+        newest = checkpoint.latest(run)
+        assert newest.messages == () and newest.step > reached and same(newest.path, newest.step)
+        reached = newest.step
         run.log.truncate(reached)
         assert [record["step"] for record in run.log.records()] == list(range(1, reached + 1))
         assert not list(run.path.rglob("*.tmp-*"))
@@ -296,26 +290,15 @@ print(reached)
 
 @pytest.mark.slow
 def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    command = [sys.executable, "-c", KILLS, str(tmp_path), str(here), str(here.parent)]
-    done = subprocess.run([*command, str(here.parents[1])], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 25
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with two checkpoints, steps 1 and 2."""
-    folder = tmp_path_factory.mktemp("run")
-    fill(Run(folder), range(1, 3))
-    return folder
-
-
-FILES = ("tensors.safetensors", "state.json", "manifest.json")
+    parents = map(str, Path(__file__).parents)
+    command = [sys.executable, "-c", KILLS, str(tmp_path), next(parents), next(parents), next(parents)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout) >= 25
 
 
 def forge(path: Path, name: str, data: bytes) -> None:
-    """Replace a file, and make the manifest agree."""
+    """Replace a file, and make the manifest agree with it."""
     (path / name).write_bytes(data)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"][name] = {"size": len(data), "sha256": sha256(data).hexdigest()}
@@ -324,34 +307,34 @@ def forge(path: Path, name: str, data: bytes) -> None:
 
 
 class Payload:
-    """Unpickling this would make the canary file."""
+    """Object whose unpickling would create a folder."""
 
-    def __init__(self, canary: Path) -> None:
-        self.canary = canary
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (os.mkdir, (str(self.canary),))
+        return (os.mkdir, (str(self.folder),))
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 @pytest.mark.parametrize("form", ["pickle", "archive"])
-def test_no_payload_is_ever_executed(pristine: Path, tmp_path: Path, name: str, protocol: int, form: str) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(pristine, copy)
-    path = copy / "checkpoints" / "step-2"
-    data = pickle.dumps(Payload(tmp_path / "canary"), protocol)
+def test_pickled_code_is_not_executed(
+    run: Run, saved: Path, tmp_path: Path, name: str, protocol: int, form: str
+) -> None:
+    payload = Payload(tmp_path / "executed")
+    data = pickle.dumps(payload, protocol)
     if form == "archive":
-        torch.save(Payload(tmp_path / "canary"), tmp_path / "file.pt", pickle_protocol=max(2, protocol))
+        torch.save(payload, tmp_path / "file.pt", pickle_protocol=max(2, protocol))
         data = (tmp_path / "file.pt").read_bytes()
     if name == "manifest.json":
-        (path / name).write_bytes(data)
+        (saved / name).write_bytes(data)
     else:
-        forge(path, name, data)
+        forge(saved, name, data)
     with pytest.raises(DataError):
-        checkpoint.load(path)
-    checkpoint.latest(Run(copy))
-    assert not (tmp_path / "canary").exists()
+        checkpoint.load(saved)
+    checkpoint.latest(run)
+    assert not payload.folder.exists()
 
 
 def _container(header: object, data: bytes = b"") -> bytes:
@@ -363,8 +346,8 @@ def _entry(**changes: object) -> dict[str, object]:
     return {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes}
 
 
-HOSTILE = {
-    "nothing": b"",
+MALFORMED = {
+    "empty": b"",
     "no header": (8).to_bytes(8, "little"),
     "endless header": (2**63).to_bytes(8, "little") + b"{}",
     "header of 5 MB": (5 << 20).to_bytes(8, "little") + b"{" + b" " * 100,
@@ -372,27 +355,24 @@ HOSTILE = {
     "deep": _container(b"[" * 100_000),
     "list": _container([1, 2]),
     "outside": _container(_entry(data_offsets=[0, 80], shape=[20]), bytes(8)),
-    "backwards": _container(_entry(data_offsets=[8, 0]), bytes(8)),
+    "reversed offsets": _container(_entry(data_offsets=[8, 0]), bytes(8)),
     "hole": _container(_entry(data_offsets=[8, 16]), bytes(16)),
     "overlap": _container(_entry() | {"v": _entry()["w"]}, bytes(8)),
     "negative": _container(_entry(shape=[-2]), bytes(8)),
     "overflow": _container(_entry(shape=[2**40, 2**40]), bytes(8)),
     "unknown type": _container(_entry(dtype="PY"), bytes(8)),
     "type not in torch": _container(_entry(dtype="F6_E2M3", shape=[4, 4]), bytes(8)),
-    "twice": _container(b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},' * 2, bytes(8)),
-    "rest": _container(_entry(), bytes(12)),
+    "two headers": _container(b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},' * 2, bytes(8)),
+    "trailing data": _container(_entry(), bytes(12)),
     "many": _container({f"t{i}": _entry(shape=[0], data_offsets=[0, 0])["w"] for i in range(9999)}),
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_tensor_file_is_refused(pristine: Path, tmp_path: Path, kind: str) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(pristine, copy)
-    path = copy / "checkpoints" / "step-2"
-    forge(path, "tensors.safetensors", HOSTILE[kind])
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_tensor_file_raises(saved: Path, data: bytes) -> None:
+    forge(saved, "tensors.safetensors", data)
     with pytest.raises(DataError, match="tensors.safetensors"):
-        load_checked(path, 2)
+        load_checked(saved, 2)
 
 
 @pytest.mark.parametrize(
@@ -408,39 +388,31 @@ def test_a_hostile_tensor_file_is_refused(pristine: Path, tmp_path: Path, kind: 
     ],
     ids=["empty", "list", "nan", "digits", "deep", "bytes", "huge"],
 )
-def test_a_hostile_state_is_refused(pristine: Path, tmp_path: Path, data: bytes, reason: str) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(pristine, copy)
-    path = copy / "checkpoints" / "step-2"
-    forge(path, "state.json", data)
+def test_malformed_state_raises(saved: Path, data: bytes, reason: str) -> None:
+    forge(saved, "state.json", data)
     with pytest.raises(DataError, match=reason):
-        checkpoint.load(path)
+        checkpoint.load(saved)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_pipe_or_folder_or_dangling_link_in_place_of_a_file_is_refused(
-    pristine: Path, tmp_path: Path, name: str
+@pytest.mark.parametrize("create", [os.mkfifo, os.mkdir, lambda path: os.symlink(path, path)])
+def test_pipe_folder_or_dangling_link_in_place_of_a_file_raises(
+    run: Run, saved: Path, name: str, create: Callable[[Path], None]
 ) -> None:
-    for number, make in enumerate((os.mkfifo, os.mkdir, lambda path: os.symlink(path, path))):
-        copy = tmp_path / str(number)
-        shutil.copytree(pristine, copy)
-        path = copy / "checkpoints" / "step-2"
-        (path / name).unlink()
-        make(path / name)
-        with pytest.raises(DataError, match=name):
-            checkpoint.load(path)
-        found = checkpoint.latest(Run(copy))
-        assert found is not None
-        assert found.step == 1
+    (saved / name).unlink()
+    create(saved / name)
+    with pytest.raises(DataError, match=name):
+        checkpoint.load(saved)
+    newest = checkpoint.latest(run)
+    assert newest is not None
+    assert newest.step == 1
 
 
-def test_a_checkpoint_of_another_step_or_format_is_refused(pristine: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(pristine, copy)
-    (copy / "checkpoints" / "step-2").rename(copy / "checkpoints" / "step-9")
+def test_checkpoint_of_another_step_or_format_raises(run: Run, saved: Path) -> None:
+    renamed = saved.rename(run.checkpoints / "step-9")
     with pytest.raises(DataError, match="belongs to step 2"):
-        checkpoint.load(copy / "checkpoints" / "step-9")
-    manifest = copy / "checkpoints" / "step-1" / "manifest.json"
+        checkpoint.load(renamed)
+    manifest = run.checkpoints / "step-1" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
     with pytest.raises(DataError, match="was changed .its SHA-256"):
         checkpoint.load(manifest.parent)

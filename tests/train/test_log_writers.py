@@ -1,4 +1,4 @@
-"""What goes to TensorBoard, Weights & Biases and Trackio, with and without the extras."""
+"""Tests of logging to TensorBoard, Weights & Biases and Trackio, with and without the packages."""
 
 import importlib.util
 import sys
@@ -15,16 +15,15 @@ from attnkit.runs import Run
 from attnkit.train import log_writers
 from attnkit.train.log_writers import LogWriters
 
-RECORD = {"step": 7, "loss": 2.5, "lr": 1e-3, "monitor": "bleu"}
-SCALARS = {"train/loss": 2.5, "train/lr": 1e-3}
 
+class FakeWriter:
+    """Stands in for the writers of the three packages, and records the calls."""
 
-class Board:
-    """The parts of the three libraries that are used; it notes what they are told."""
+    opened: "list[FakeWriter]"
 
-    def __init__(self, *words: Any, **options: Any) -> None:
-        self.words, self.options, self.logged, self.closed = words, options, {}, 0
-        Board.opened.append(self)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options, self.logged, self.closed = arguments, options, {}, 0
+        FakeWriter.opened.append(self)
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
         self.logged.setdefault(step, {})[name] = value
@@ -35,22 +34,19 @@ class Board:
     def close(self) -> None:
         self.closed += 1
 
-    finish = close
-    opened: "list[Board]"
-
 
 @pytest.fixture
-def boards(monkeypatch: pytest.MonkeyPatch) -> "list[Board]":
-    """Stand-ins for the three libraries; what they opened."""
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[FakeWriter]:
+    """Replace the three packages, and return the list of the writers opened."""
     for name in ("wandb", "trackio", "torch.utils.tensorboard"):
         module: Any = ModuleType(name)
-        module.SummaryWriter = module.init = Board
+        module.SummaryWriter = module.init = FakeWriter
         module.Settings = SimpleNamespace
-        module.finish = lambda: Board.opened[-1].close()
+        module.finish = lambda: FakeWriter.opened[-1].close()
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    Board.opened = []
-    return Board.opened
+    FakeWriter.opened = []
+    return FakeWriter.opened
 
 
 def logging_to(run: Run, *names: str) -> Recipe:
@@ -59,53 +55,54 @@ def logging_to(run: Run, *names: str) -> Recipe:
 
 
 @pytest.mark.parametrize("name", log_writers.OPENERS)
-def test_the_numbers_of_a_record_are_logged(name: str, tmp_path: Path, boards: "list[Board]") -> None:
+def test_numbers_of_a_record_are_logged(name: str, tmp_path: Path, opened: list[FakeWriter]) -> None:
     run = make_run(tmp_path)
     writers = LogWriters(run, logging_to(run, name), None)
-    writers.add("train", RECORD)
+    writers.add("train", {"step": 7, "loss": 2.5, "lr": 1e-3, "monitor": "bleu"})
     writers.close()
-    [board] = boards
-    assert (board.logged, board.closed) == ({7: SCALARS}, 1)
+    [writer] = opened
+    assert (writer.logged, writer.closed) == ({7: {"train/loss": 2.5, "train/lr": 1e-3}}, 1)
 
 
-def test_a_resumed_training_goes_on_in_the_same_curves(tmp_path: Path, boards: "list[Board]") -> None:
+def test_resumed_training_continues_the_same_curves(tmp_path: Path, opened: list[FakeWriter]) -> None:
     run = make_run(tmp_path)
     recipe = logging_to(run, *log_writers.OPENERS)
     LogWriters(run, recipe, None)
     (run.path / "tensorboard").mkdir()
     LogWriters(Run.open(run.path), recipe, 100)
-    first, second = boards[:3], boards[3:]
-    assert [first[0].options, second[0].options] == [{"purge_step": None}, {"purge_step": 101}]
-    assert first[0].words == (str(run.path / "tensorboard"),)
-    for before, after in zip(first[1:], second[1:], strict=True):
-        assert {k: v for k, v in after.options.items() if k != "settings"} == {
-            k: v for k, v in before.options.items() if k != "settings"
-        }
-        assert after.options["resume"] == "allow"
-        assert (after.options["project"], after.options["group"]) == ("toy", "base")
-    assert (first[1].options["mode"], first[1].options["dir"]) == ("offline", str(run.path))
-    assert first[1].options["id"] in first[2].options["name"]
-    other = make_run(tmp_path, seed=2)
-    LogWriters(other, recipe, None)
-    assert boards[7].options["id"] != first[1].options["id"]
+    first, resumed = ([writer.options for writer in part] for part in (opened[:3], opened[3:]))
+    assert [first[0], resumed[0]] == [{"purge_step": None}, {"purge_step": 101}]
+    assert opened[0].arguments == (str(run.path / "tensorboard"),)
+    for before, after in zip(first[1:], resumed[1:], strict=True):
+        before.pop("settings", None)
+        after.pop("settings", None)
+        assert after == before
+        assert after["resume"] == "allow"
+        assert (after["project"], after["group"]) == ("toy", "base")
+    assert (first[1]["mode"], first[1]["dir"]) == ("offline", str(run.path))
+    assert first[1]["id"] in first[2]["name"]
+    LogWriters(make_run(tmp_path, seed=2), recipe, None)
+    assert opened[7].options["id"] != first[1]["id"]
 
 
 @pytest.mark.parametrize("name", log_writers.OPENERS)
-def test_without_the_extra_the_error_names_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_raises(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path)
     monkeypatch.setitem(sys.modules, name, None)
-    text = rf"train.log_to: {name} is not installed: pip install 'attnkit\[{name}\]'"
-    with pytest.raises(UnavailableError, match=text):
+    message = rf"train.log_to: {name} is not installed: pip install 'attnkit\[{name}\]'"
+    with pytest.raises(UnavailableError, match=message):
         log_writers.check_installed(logging_to(run, name))
     log_writers.check_installed(run.recipe)
-    monkeypatch.delitem(sys.modules, name)
+
+
+def test_bare_folder_is_not_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "no_package").mkdir()
     assert not log_writers.installed("no_package")
 
 
-def test_an_error_of_a_library_is_one_line(
-    tmp_path: Path, boards: "list[Board]", monkeypatch: pytest.MonkeyPatch
+def test_error_of_a_package_is_reported_in_one_line(
+    tmp_path: Path, opened: list[FakeWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**_: Any) -> None:
         raise ValueError("no\nkey")
@@ -116,10 +113,10 @@ def test_an_error_of_a_library_is_one_line(
         LogWriters(run, logging_to(run, "wandb"), None)
 
 
-@pytest.mark.parametrize(("word", "names"), [("true", ("tensorboard",)), ("false", ())])
-def test_the_key_of_earlier_versions_is_read(word: str, names: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "names"), [("true", ("tensorboard",)), ("false", ())])
+def test_old_key_tensorboard_sets_log_to(value: str, names: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
-    path.write_text(f"task: translation\ndata: {{corpus: toy-translation}}\ntrain: {{tensorboard: {word}}}\n")
+    path.write_text(f"task: translation\ndata: {{corpus: toy-translation}}\ntrain: {{tensorboard: {value}}}\n")
     assert load(path).variants["base"].train.log_to == names
 
 
@@ -128,13 +125,12 @@ def test_tensorboard_reads_the_curves_of_a_resumed_training(tmp_path: Path) -> N
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = make_run(tmp_path)
-    recipe = logging_to(run, "tensorboard")
     for resumed, steps in ((None, (10, 20, 30)), (20, (30, 40))):
-        writers = LogWriters(run, recipe, resumed)
+        writers = LogWriters(run, logging_to(run, "tensorboard"), resumed)
         for step in steps:
             writers.add("valid", {"step": step, "loss": step / (2 if resumed else 1)})
         writers.close()
     events = EventAccumulator(str(run.path / "tensorboard"))
     events.Reload()
-    found = [(event.step, event.value) for event in events.Scalars("valid/loss")]
-    assert found == [(10, 10), (20, 20), (30, 15), (40, 20)]
+    values = [(event.step, event.value) for event in events.Scalars("valid/loss")]
+    assert values == [(10, 10), (20, 20), (30, 15), (40, 20)]

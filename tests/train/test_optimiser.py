@@ -1,4 +1,4 @@
-"""Learning-rate schedules against values worked by hand, and what decays."""
+"""Tests of learning-rate schedules against values computed by hand, and of weight decay."""
 
 import math
 
@@ -28,20 +28,21 @@ from attnkit.train.optimiser import learning_rate, optimizer
         ("constant", 900, 1.0),
     ],
 )
-def test_schedules_give_the_hand_computed_rates(schedule: str, step: int, expected: float) -> None:
+def test_learning_rate_equals_hand_computed_values(schedule: str, step: int, expected: float) -> None:
     train = TrainConfig(lr=1.0, schedule=schedule, warmup=100, steps=1000, min_lr=0.1)
     assert learning_rate(step, train, width=512) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "noam", "linear", "cosine", "constant"])
-def test_no_warmup_starts_at_the_peak_and_never_divides_by_zero(schedule: str) -> None:
+def test_without_warmup_the_first_rate_is_the_highest(schedule: str) -> None:
+    """Without a warmup, no schedule divides by its length."""
     train = TrainConfig(lr=1.0, schedule=schedule, warmup=0, steps=10)
     rates = [learning_rate(step, train, width=1) for step in range(1, 11)]
     assert max(rates) <= 1.0
     assert rates[0] == pytest.approx(1.0, abs=0.11)
 
 
-def test_decay_falls_on_matrices_only() -> None:
+def test_weight_decay_applies_only_to_matrices() -> None:
     layer = nn.Linear(2, 2)
     groups = optimizer(layer.named_parameters(), TrainConfig(weight_decay=0.1)).param_groups
     decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}

@@ -1,4 +1,4 @@
-"""Signals are recorded, obeyed at the boundary, and given back."""
+"""Tests of signal handlers: a stop is recorded, and the previous handlers are restored."""
 
 import signal
 import subprocess
@@ -12,43 +12,45 @@ from attnkit.train.signals import StopSignals
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-def send(number: int) -> None:
-    """Deliver a signal to this process and let Python run its handler."""
-    signal.raise_signal(number)
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
+def run_python(program: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_recorded_and_the_work_goes_on(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
+def test_signal_is_recorded_and_work_continues(number: signal.Signals) -> None:
+    before = handlers()
     with StopSignals() as stop:
         assert stop.requested is None
-        send(number)
+        signal.raise_signal(number)
         assert stop.requested == number.name
-    assert signal.getsignal(number) == before
+    assert handlers() == before
 
 
-def test_the_first_signal_names_the_reason() -> None:
-    heard: list[str] = []
-    with StopSignals(heard.append) as stop:
-        send(signal.SIGTERM)
-        send(signal.SIGINT)
-        send(signal.SIGTERM)
+def test_only_the_first_signal_is_reported() -> None:
+    notices: list[str] = []
+    with StopSignals(notices.append) as stop:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
         assert stop.requested == "SIGTERM"
-    assert heard == ["SIGTERM"]
+    assert notices == ["SIGTERM"]
 
 
-def test_a_second_interrupt_leaves_at_once_with_130() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
+def test_second_interrupt_exits_with_130() -> None:
+    before = handlers()
     with StopSignals():
-        send(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         with pytest.raises(SystemExit) as exit_info:
-            send(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
     assert exit_info.value.code == 130
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert handlers() == before
 
 
-def test_a_third_interrupt_leaves_even_when_the_second_was_swallowed() -> None:
-    program = """
+def test_third_interrupt_exits_even_if_the_second_was_suppressed() -> None:
+    process = run_python("""
 import signal
 from attnkit.train.signals import StopSignals
 with StopSignals():
@@ -57,48 +59,47 @@ with StopSignals():
             signal.raise_signal(signal.SIGINT)
         except SystemExit:
             pass
-    print("still here")
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
-    assert (done.returncode, done.stdout) == (130, b"")
+    print("still running")
+""")
+    assert (process.returncode, process.stdout) == (130, b"")
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_ignored_signal_stays_ignored() -> None:
     """A run under nohup must survive the end of its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopSignals() as stop:
-            send(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
             assert stop.requested is None
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_handlers_are_given_back_after_an_error() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
+def test_handlers_are_restored_after_an_error() -> None:
+    before = handlers()
     with pytest.raises(ZeroDivisionError), StopSignals():
         raise ZeroDivisionError
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert handlers() == before
 
 
-def test_outside_the_main_thread_it_does_nothing() -> None:
-    seen: list[object] = []
+def test_outside_the_main_thread_nothing_is_recorded() -> None:
+    requested: list[object] = []
 
     def work() -> None:
         with StopSignals() as stop:
-            seen.append(stop.requested)
+            requested.append(stop.requested)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = handlers()
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [None]
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert requested == [None]
+    assert handlers() == before
 
 
-def test_a_forked_child_dies_of_the_signal_as_usual() -> None:
-    program = """
+def test_forked_child_is_killed_by_the_signal() -> None:
+    process = run_python("""
 import os, signal
 from attnkit.train.signals import StopSignals
 with StopSignals() as stop:
@@ -108,6 +109,5 @@ with StopSignals() as stop:
         os._exit(0)
     status = os.waitpid(child, 0)[1]
     print(os.WTERMSIG(status), stop.requested)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
-    assert done.stdout.split() == [b"%d" % signal.SIGTERM, b"None"], done.stderr
+""")
+    assert process.stdout.split() == [b"%d" % signal.SIGTERM, b"None"], process.stderr

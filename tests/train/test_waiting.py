@@ -1,4 +1,4 @@
-"""An update waits for no GPU and stays on one device, as tensors without values show."""
+"""Tests, on tensors without values, that an update stays on one device and does not wait for the GPU."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from attnkit.recipe.schema import ModelConfig
 from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
 
-SHAPES: dict[str, dict[str, Any]] = {
+MODELS: dict[str, dict[str, Any]] = {
     **MODEL_TYPES,
     "decoder": {"shape": "decoder"},
     "encoder": {"shape": "encoder"},
@@ -23,8 +23,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def padded(source: bool, labels: int | None = None) -> Batch:
-    """Rows of 5 and 9 tokens."""
+def padded_batch(*, source: bool = True, labels: int | None = None) -> Batch:
+    """Return rows of 5 and 9 tokens."""
     ids = torch.randint(4, 20, (2, 9))
     ids[0, 5:] = 0
     if labels is not None:
@@ -35,13 +35,12 @@ def padded(source: bool, labels: int | None = None) -> Batch:
 
 @pytest.mark.sampled(13)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", SHAPES)
-def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> None:
-    config = ModelConfig.model_validate({"width": 16, "ff": 24, "heads": 2} | SHAPES[name])
-    encoder = config.shape == "encoder"
+@pytest.mark.parametrize("name", MODELS)
+def test_update_reads_no_values(name: str, precision: str) -> None:
+    config = ModelConfig.model_validate({"width": 16, "ff": 24, "heads": 2} | MODELS[name])
     model = build(config, (23, 23), 40).to(DEVICE)
     worker = GradientWorker(model, precision)
-    batch = padded(config.shape != "decoder", 5 if encoder else None)
+    batch = padded_batch(source=config.shape != "decoder", labels=5 if config.shape == "encoder" else None)
     for options in (LossOptions(), LossOptions(0.1, 0.5, 0.2)):
         tensors = batch.to(DEVICE)
         with Watch(), Lists():
@@ -52,15 +51,15 @@ def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> Non
         assert all(p.grad is not None and p.grad.device == DEVICE for p in model.parameters())
 
 
-def test_picking_by_a_mask_would_wait() -> None:
-    ids = padded(source=False).input.to(DEVICE)
+def test_selecting_by_a_mask_would_read_values() -> None:
+    ids = padded_batch(source=False).input.to(DEVICE)
     with Watch(), pytest.raises(AssertionError, match="depends on values"):
         ids[ids != 0]
 
 
 @pytest.mark.parametrize("rows", [[0, 1], [1], []])
-def test_targets_and_their_states_are_those_of_tokens_that_are_no_pads(rows: list[int]) -> None:
-    batch = padded(source=True)
+def test_targets_and_their_states_exclude_padding(rows: list[int]) -> None:
+    batch = padded_batch()
     batch = batch._replace(output=batch.output[rows], input=batch.input[rows])
     tensors = batch.to(torch.device("cpu"))
     hidden = torch.randn(len(rows), 9, 4)
@@ -69,18 +68,18 @@ def test_targets_and_their_states_are_those_of_tokens_that_are_no_pads(rows: lis
     assert (tensors.places is None) == (0 not in rows)
 
 
-def test_a_batch_of_pads_predicts_nothing() -> None:
-    batch = padded(source=True)
+def test_batch_of_padding_has_no_targets() -> None:
+    batch = padded_batch()
     tensors = batch._replace(output=torch.zeros_like(batch.output)).to(torch.device("cpu"))
     assert tensors.predicting(torch.randn(2, 9, 4)).shape == (0, 4)
     assert tensors.targets.shape == (0,)
 
 
 def test_batches_for_a_gpu_are_copied_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[tuple[object, bool]] = []
+    copies: list[tuple[object, bool]] = []
 
     def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
-        copied.append((device, non_blocking and hasattr(tensor, "pinned")))
+        copies.append((device, non_blocking and hasattr(tensor, "pinned")))
         return tensor
 
     def pin(tensor: torch.Tensor) -> torch.Tensor:
@@ -91,5 +90,5 @@ def test_batches_for_a_gpu_are_copied_from_pinned_memory(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.Tensor, "to", to)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     gpu = torch.device("cuda")
-    padded(source=True).to(gpu)
-    assert copied == [(gpu, True)] * 4
+    padded_batch().to(gpu)
+    assert copies == [(gpu, True)] * 4
