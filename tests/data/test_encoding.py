@@ -1,4 +1,4 @@
-"""Several processes write what one writes, and whatever stops them leaves nothing behind."""
+"""Tests of encoding with several processes: the same files as with one, and no leftovers after an error."""
 
 import multiprocessing
 import os
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.encoded_rows import encode_rows
@@ -22,7 +23,6 @@ from attnkit.recipe import schema
 from attnkit.recipe.schema import Recipe
 
 ROWS = [Row("the cat sees " * (i % 5), "a dog and a long tree " * (i * 7 % 4 + (i % 9 > 0))) for i in range(97)]
-FILES = ("source.ids", "source.offsets", "target.ids", "target.offsets")
 
 
 @pytest.fixture(scope="module")
@@ -31,57 +31,47 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten chunks; one process."""
+def _ten_chunks_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "CHUNK_ROWS", 10)
     monkeypatch.setattr(encoding, "CHUNKS_BEFORE_POOL", 1)
     monkeypatch.setattr(encoding, "process_count", lambda: 1)
 
 
 @pytest.fixture
-def write(tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Encoded]:
-    """Encode `ROWS`, or others, with a few that are too long."""
+def encode(tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Encoded]:
+    """Return a function that encodes `ROWS`, a few of which are too long, or other rows."""
 
-    def write(key: str = "k", rows: object = ROWS, **how: object) -> Encoded:
-        return encode_rows(rows, tokenizer, tmp_path / key, max_length=40, **how)
+    def encode(key: str = "k", rows: object = ROWS, **options: object) -> Encoded:
+        return encode_rows(rows, tokenizer, tmp_path / key, max_length=40, **options)
 
-    return write
+    return encode
 
 
 def contents(split: Encoded) -> dict[str, bytes]:
-    paths = [split.path / name for name in FILES]
-    return {path.name: path.read_bytes() for path in paths if path.exists()}
+    return {path.name: path.read_bytes() for path in split.path.iterdir() if path.suffix in (".ids", ".offsets")}
 
 
-def left(folder: Path) -> list[str]:
-    """What is in a cache, but for the locks of what failed."""
+def names_without_locks(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
-def rows_until(place: int, error: BaseException) -> Iterator[Row]:
-    yield from ROWS[:place]
-    raise error
-
-
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("how", [{}, {"sample": (0.3, 1)}, {"stream": True}])
-def test_several_processes_write_what_one_writes(
-    write: Callable[..., Encoded], how: dict[str, object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("options", [{}, {"sample": (0.3, 1)}, {"stream": True}])
+def test_two_processes_write_the_same_files_as_one(
+    encode: Callable[..., Encoded], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, seen = write("one", **how), list[int]()
+    one, reports = encode("one", **options), list[int]()
     assert one.counts.empty > 0
-    assert ("stream" in how) == (one.counts.too_long == 0)
+    assert ("stream" in options) == (one.counts.too_long == 0)
     monkeypatch.setattr(encoding, "process_count", lambda: 2)
-    two = write("two", report=seen.append, **how)
+    two = encode("two", report=reports.append, **options)
     assert contents(two) == contents(one)
     assert (two.counts, two.digest) == (one.counts, one.digest)
-    assert seen == [*range(10, 97, 10), 97]
+    assert reports == [*range(10, 97, 10), 97]
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_one_clear_line(
-    write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_killed_worker_raises(encode: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "process_count", lambda: 2)
 
     def kill(done: int) -> None:
@@ -90,25 +80,29 @@ def test_a_killed_process_is_one_clear_line(
                 process.kill()
 
     with pytest.raises(MemoryLimitError, match="a process that encodes the corpus was killed"):
-        write(report=kill)
+        encode(report=kill)
     assert multiprocessing.active_children() == []
-    assert contents(write()) == contents(write("whole"))
+    assert contents(encode()) == contents(encode("whole"))
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("error", [DataError("train.en:2: malformed"), StoppedError("stopped")])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_what_stops_an_encoding_leaves_nothing(
-    write: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, jobs: int
+def test_error_leaves_no_files_or_processes(
+    encode: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, jobs: int
 ) -> None:
+    def rows() -> Iterator[Row]:
+        yield from ROWS[:75]
+        raise error
+
     monkeypatch.setattr(encoding, "process_count", lambda: jobs)
     with pytest.raises(type(error), match=str(error)):
-        write(rows=rows_until(75, error))
-    assert left(tmp_path) == []
+        encode(rows=rows())
+    assert names_without_locks(tmp_path) == []
     assert multiprocessing.active_children() == []
 
 
-def test_a_file_that_changes_while_it_is_encoded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_changes_during_encoding_raises(tmp_path: Path) -> None:
     for name in ("train", "valid"):
         for side, text in (("en", "the cat"), ("de", "a dog")):
             (tmp_path / f"{name}.{side}").write_text(f"{text}\n" * 40)
@@ -121,7 +115,7 @@ def test_a_file_that_changes_while_it_is_encoded_is_refused(tmp_path: Path, monk
 
     with pytest.raises(DataError, match="train: a file of the train split changed during encoding"):
         prepare(recipe, cache=tmp_path / "c", progress=change)
-    assert left(tmp_path / "c" / "encoded") == []
+    assert names_without_locks(tmp_path / "c" / "encoded") == []
 
 
 KILLED = """
@@ -143,12 +137,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_kill_9_leaves_no_process(write: Callable[..., Encoded], tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_kill_9_leaves_no_process(encode: Callable[..., Encoded], tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path)
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
     root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-c", KILLED, str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=root,
@@ -170,5 +163,5 @@ def test_kill_9_leaves_no_process(write: Callable[..., Encoded], tokenizer: Toke
     else:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("processes are left")
-    assert contents(write()) == contents(write("whole"))
-    assert left(tmp_path) == ["k", "tokenizer.model", "whole"]
+    assert contents(encode()) == contents(encode("whole"))
+    assert names_without_locks(tmp_path) == ["k", "tokenizer.model", "whole"]

@@ -1,4 +1,4 @@
-"""Embedded corpora whose next token has a known distribution."""
+"""Tests of generated corpora whose next token has a known distribution."""
 
 import hashlib
 import math
@@ -32,18 +32,17 @@ def stream(name: str, split: str = "test", lines: int = 12) -> list[str]:
 
 
 @pytest.mark.parametrize("block", [1, 8, 32, 1024])
-def test_the_end_of_a_line_is_the_first_token_of_a_block(name: str, block: int) -> None:
-    tokens = stream(name)
-    places = [place for place, token in enumerate(tokens) if token == END]
+def test_end_of_a_line_is_the_first_token_of_a_block(name: str, block: int) -> None:
+    places = [place for place, token in enumerate(stream(name)) if token == END]
     assert places == [LINE * number for number in range(1, 13)]
     assert all(place % block == 0 for place in places)
 
 
-def test_the_card_says_how_long_a_line_is(name: str) -> None:
+def test_card_holds_the_length_of_a_line(name: str) -> None:
     assert corpus_cards.load(name).line_tokens == LINE
 
 
-def test_the_shares_of_what_comes_next_sum_to_1(source: KnownSource, name: str) -> None:
+def test_probabilities_of_the_next_token_sum_to_1(source: KnownSource, name: str) -> None:
     tokens = stream(name)[LINE : LINE + 6]  # begins with an end
     for count in range(6):
         for before in (tokens[:count], tokens[1:count]):
@@ -52,24 +51,24 @@ def test_the_shares_of_what_comes_next_sum_to_1(source: KnownSource, name: str) 
             assert (END in shares) == (not before)
 
 
-def test_what_comes_is_as_likely_as_it_is_said_to_be(source: KnownSource, name: str) -> None:
-    """Observed counts of the next token after each state, within five standard deviations."""
+def test_observed_next_tokens_have_the_stated_probabilities(source: KnownSource, name: str) -> None:
+    """Counts after each state are within five standard deviations."""
     tokens, block = stream(name, "train", 60), 16
-    seen: dict[tuple[str, ...], Counter[str]] = {}
+    counts_after: dict[tuple[str, ...], Counter[str]] = {}
     for start in range(0, len(tokens) - block, block):
         part = tokens[start : start + block]
         for count in range(4):
-            seen.setdefault(tuple(part[:count]), Counter())[part[count]] += 1
-    for before, counts in seen.items():
+            counts_after.setdefault(tuple(part[:count]), Counter())[part[count]] += 1
+    for before, counts in counts_after.items():
         shares, total = source.next_tokens(before, block), counts.total()
         assert counts.keys() <= shares.keys()
         if total > 500 and before:
             for token, share in shares.items():
-                spread = math.sqrt(total * share * (1 - share)) + 1
-                assert abs(counts[token] - total * share) < 5 * spread, (before, token)
+                deviation = math.sqrt(total * share * (1 - share)) + 1
+                assert abs(counts[token] - total * share) < 5 * deviation, (before, token)
 
 
-def test_blocks_that_do_not_divide_a_line_are_refused(source: KnownSource) -> None:
+def test_block_that_does_not_divide_a_line_raises(source: KnownSource) -> None:
     with pytest.raises(UsageError, match="must divide the 1024 tokens of a line"):
         source.next_tokens((), 100)
 
@@ -84,7 +83,7 @@ def test_blocks_that_do_not_divide_a_line_are_refused(source: KnownSource) -> No
         ("toy-chains", ["dog"]),
     ],
 )
-def test_words_that_no_line_has_are_refused(corpus: str, before: list[str]) -> None:
+def test_impossible_words_raise(corpus: str, before: list[str]) -> None:
     with pytest.raises(UsageError, match="no line has these words"):
         SOURCES[corpus].next_tokens(before, 32)
 
@@ -98,13 +97,13 @@ def test_words_that_no_line_has_are_refused(corpus: str, before: list[str]) -> N
         ("toy-chains", "test", "c676cf38e9277e65"),
     ],
 )
-def test_the_text_is_the_same_everywhere(corpus: str, split: str, digest: str) -> None:
+def test_text_is_the_same_on_every_machine(corpus: str, split: str, digest: str) -> None:
     text = "\n".join(row.target for row in SOURCES[corpus].rows(split, 20, 1))
     assert [*SOURCES[corpus].rows(split, 2, 2)] != [*SOURCES[corpus].rows(split, 2, 1)]
     assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
 
 
-def test_three_syllables_in_a_row_are_independent() -> None:
+def test_three_successive_syllables_are_independent() -> None:
     line = SOURCES["toy-chains"].line(Draw("x"))
     words = [next(line) for _ in range(30_000)]
     counts = Counter(word[:2] + word[2:] + after[2:] for word, after in pairwise(words))

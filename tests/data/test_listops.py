@@ -1,4 +1,4 @@
-"""The lists of ListOps and their answers."""
+"""Tests of generated ListOps rows and their answers."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -8,7 +8,7 @@ import pytest
 from attnkit.data.synthetic import listops
 
 
-def test_rows_are_within_the_lengths_of_the_source_and_have_its_words() -> None:
+def test_rows_have_the_published_lengths_and_words() -> None:
     rows = list(listops.rows("test", 20, 1))
     for row in rows:
         words = row.source.split()
@@ -27,14 +27,14 @@ def test_operators(operator: str, values: list[int], answer: int) -> None:
     assert listops.OPERATORS[operator](values) == answer
 
 
-def test_lists_in_lists_have_their_value_as_an_argument() -> None:
-    known = {"MIN": min, "MAX": max, "MED": lambda values: int(median(values)), "SM": lambda values: sum(values) % 10}
+def test_target_is_the_value_of_nested_lists() -> None:
+    functions = {"MIN": min, "MAX": max, "MED": lambda x: int(median(x)), "SM": lambda x: sum(x) % 10}
 
     def value(words: Iterator[str]) -> int | None:
-        """Of the next digit or list; None at the end of a list."""
-        if (word := next(words)) not in known:
+        """Return the value of the next digit or list, or None at the end of a list."""
+        if (word := next(words)) not in functions:
             return None if word == "X" else int(word)
-        return known[word]([*iter(lambda: value(words), None)])
+        return functions[word]([*iter(lambda: value(words), None)])
 
     for row in listops.rows("train", 20, 1):
         words = iter(row.source.split())

@@ -1,4 +1,4 @@
-"""The embedded questions: one passage answers, and no other does."""
+"""Tests of the generated questions, each of which one of its passages answers."""
 
 import pytest
 
@@ -13,15 +13,15 @@ def rows(split: str, count: int = 60, contexts: int = 6) -> list[Row]:
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
-def test_one_context_of_a_question_has_its_answer(split: str) -> None:
+def test_only_the_gold_context_has_the_answer(split: str) -> None:
     for row in rows(split):
         assert row.gold is not None
         assert len(row.contexts) == 6
-        there = [contains_answer(text, (row.target,)) for text in row.contexts]
-        assert there == [place == row.gold for place in range(6)]
+        answers = [contains_answer(text, (row.target,)) for text in row.contexts]
+        assert answers == [place == row.gold for place in range(6)]
 
 
-def test_more_contexts_are_asked_the_same_questions() -> None:
+def test_questions_do_not_depend_on_the_number_of_contexts() -> None:
     few, many = rows("test", contexts=2), rows("test", contexts=32)
     assert [row.source for row in few] == [row.source for row in many]
     assert all(len(row.contexts) == 32 for row in many)
@@ -29,50 +29,47 @@ def test_more_contexts_are_asked_the_same_questions() -> None:
     assert min(places) < 8 < 24 < max(places)
 
 
-def test_people_of_valid_and_test_are_not_those_of_train() -> None:
+def test_splits_are_about_different_people() -> None:
     names = {split: set(people(split)) for split in passages.SIZES}
     assert not names["train"] & names["valid"]
     assert not names["train"] & names["test"]
     assert not names["valid"] & names["test"]
     assert names["ordered"] == names["coupled"] == names["test"]
     for split in ("train", "test"):
-        for row in rows(split):
-            assert any(name in row.source for name in names[split])
+        assert all(any(name in row.source for name in names[split]) for row in rows(split))
 
 
-def test_the_right_passage_tells_the_same_kind_of_thing_of_others() -> None:
+def test_gold_passage_has_the_same_relation_of_other_people() -> None:
     for row in rows("test"):
         relation, _, who = row.source.rstrip("?").partition(" of ")
         assert row.gold is not None
-        told = [entry.partition(": ") for entry in row.contexts[row.gold].rstrip(".").split(". ")]
-        rivals = [value for key, _, value in told if key.startswith(f"{relation} of ")]
-        assert len(told) == 4
-        assert len(set(rivals)) == 3
-        assert (f"{relation} of {who}", ": ", row.target) in told
-        others = [text for place, text in enumerate(row.contexts) if place != row.gold]
-        assert not any(who in text for text in others)
+        facts = [entry.partition(": ") for entry in row.contexts[row.gold].rstrip(".").split(". ")]
+        assert len(facts) == 4
+        assert len({value for key, _, value in facts if key.startswith(f"{relation} of ")}) == 3
+        assert (f"{relation} of {who}", ": ", row.target) in facts
+        assert not any(who in text for place, text in enumerate(row.contexts) if place != row.gold)
 
 
-def test_half_of_the_other_passages_and_more_tell_the_asked_kind_of_thing() -> None:
-    like = [
+def test_most_other_passages_have_the_relation_of_the_question() -> None:
+    same_relation = [
         row.source.partition(" of ")[0] in text
         for row in rows("test")
         for place, text in enumerate(row.contexts)
         if place != row.gold
     ]
-    assert 0.5 < sum(like) / len(like) < 0.8
+    assert 0.5 < sum(same_relation) / len(same_relation) < 0.8
 
 
-def test_ordered_questions_need_the_place_of_a_chapter() -> None:
+def test_ordered_questions_need_the_number_of_the_chapter() -> None:
     for row in rows("ordered"):
         assert row.gold is None
         assert len(row.contexts) == len(ORDER)
-        place = ORDER.index(row.source.split()[0])
-        assert [row.target in text for text in row.contexts] == [n == place for n in range(3)]
+        chapter = ORDER.index(row.source.split()[0])
+        assert [row.target in text for text in row.contexts] == [n == chapter for n in range(3)]
         assert len({text.partition(":")[0] for text in row.contexts}) == 1
 
 
-def test_coupled_questions_need_a_room_that_only_the_other_passage_tells() -> None:
+def test_coupled_questions_need_a_room_from_the_other_passage() -> None:
     for row in rows("coupled"):
         first, second = row.contexts
         relation, _, who = row.source.rstrip("?").partition(" of the room of ")
