@@ -1,19 +1,17 @@
-"""Block attention with a top-k gate: which blocks are seen, and the two paths."""
+"""Tests of block attention with a top-k gate: the choice of blocks, and gathered blocks against whole maps."""
 
 import pytest
 import torch
+from helpers.tensors import assert_same_for_each, packed, sequences, trainable, valid_tokens, with_gradients
+from torch.nn.functional import pad
 
 from attnkit.attention import Mask, Shape
+from attnkit.mechanisms import block_topk
 from attnkit.mechanisms.block_topk import BlockTopk
 
 
-def drawn(length: int, heads: int = 2) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(length)
-    return [torch.randn(2, heads, length, 4, generator=generator).double() for _ in "qkv"]
-
-
-def seen(q: torch.Tensor, k: torch.Tensor, block: int, blocks: int, *, causal: bool) -> torch.Tensor:
-    """The definition, query by query, for rows without pads."""
+def chosen(q: torch.Tensor, k: torch.Tensor, block: int, blocks: int, *, causal: bool) -> torch.Tensor:
+    """Return which keys each query sees, by the definition, for rows without padding."""
     length = q.shape[2]
     visible = torch.zeros(*q.shape[:2], length, length, dtype=torch.bool)
     count = -(-length // block)
@@ -29,11 +27,10 @@ def seen(q: torch.Tensor, k: torch.Tensor, block: int, blocks: int, *, causal: b
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("block", "blocks"), [(1, 2), (4, 1), (5, 2), (30, 1)])
-def test_the_choice_is_that_of_the_definition(block: int, blocks: int, causal: bool) -> None:
-    q, k, v = drawn(23)
-    made = BlockTopk(Shape(2, 4, 99), block=block, blocks=blocks)
-    maps = made.weights(q, k, v, Mask.packed(23, q.device, causal=causal))
-    visible = seen(q, k, block, blocks, causal=causal)
+def test_chosen_blocks_are_those_of_the_definition(block: int, blocks: int, causal: bool) -> None:
+    q, k, v = sequences(23, 4, 4, 4, heads=2)
+    maps = BlockTopk(Shape(2, 4, 99), block=block, blocks=blocks).weights(q, k, v, packed(23, causal))
+    visible = chosen(q, k, block, blocks, causal=causal)
     expected = (q @ k.transpose(-1, -2) / 2).masked_fill(~visible, -torch.inf).softmax(-1)
     torch.testing.assert_close(maps, expected)
 
@@ -42,27 +39,27 @@ def test_the_choice_is_that_of_the_definition(block: int, blocks: int, causal: b
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("block", "blocks"), [(7, 0), (16, 3), (64, 2), (200, 1), (1, 4)])
 @pytest.mark.parametrize("length", [33, 257])
-def test_gathered_blocks_are_the_dense_form_with_its_gradients(
+def test_gathered_blocks_equal_whole_maps_forward_and_backward(
     length: int, block: int, blocks: int, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = BlockTopk(Shape(4, 4, 300), block=block, blocks=blocks, key_heads=2)
-    _, k, v = drawn(length)
-    given = [x.requires_grad_() for x in (drawn(length, 4)[0], k, v)]
-    valid = torch.ones(2, length, dtype=torch.bool)
-    valid[0, :3], valid[1, length // 2 : length // 2 + 5] = False, False
-    mask, found = Mask.of(valid, length, causal), []
-    for limit in (0, 10**9):
-        monkeypatch.setattr("attnkit.mechanisms.block_topk.PLAIN_UP_TO", limit)
-        y = made(*given, mask).y.transpose(1, 2)[valid]
-        found.append([y, *torch.autograd.grad(y.square().sum(), given)])
-    torch.testing.assert_close(*found)
+    mechanism = BlockTopk(Shape(4, 4, 300), block=block, blocks=blocks, key_heads=2)
+    q, k, v = sequences(length, 4, 4, 4, heads=4)
+    qkv = trainable([q, k[:, :2], v[:, :2]])
+    valid = valid_tokens(length, slice(3), slice(length // 2, length // 2 + 5))
+    assert_same_for_each(
+        monkeypatch,
+        block_topk,
+        "PLAIN_UP_TO",
+        (0, 10**9),
+        lambda: with_gradients(mechanism(*qkv, Mask.of(valid, length, causal)).y.transpose(1, 2)[valid], qkv),
+    )
 
 
-def test_equal_blocks_are_chosen_alike_whatever_the_padding() -> None:
+def test_padding_does_not_change_the_choice_among_equal_blocks() -> None:
     mechanism = BlockTopk(Shape(heads=2, head_width=4, max_length=99), block=1, blocks=1)
-    q, k, v = (x[:1, :, :1].expand(1, 2, 6, 4) if n < 2 else x[:1] for n, x in enumerate(drawn(6)))
-    valid = torch.ones(1, 6, dtype=torch.bool)
-    alone = mechanism(q, k, v, Mask.of(valid, 6, causal=True)).y
-    padded = [torch.nn.functional.pad(x, (0, 0, 3, 0)) for x in (q, k, v)]
-    mask = Mask.of(torch.nn.functional.pad(valid, (3, 0)), 9, causal=True)
+    q, k, v = sequences(6, 4, 4, 4, rows=1, heads=2)
+    q, k = (x[:, :, :1].expand(1, 2, 6, 4) for x in (q, k))
+    alone = mechanism(q, k, v, packed(6)).y
+    padded = [pad(x, (0, 0, 3, 0)) for x in (q, k, v)]
+    mask = Mask.of(valid_tokens(9, slice(3)), 9, causal=True)
     torch.testing.assert_close(mechanism(*padded, mask).y[:, :, 3:], alone)

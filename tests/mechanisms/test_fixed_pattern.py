@@ -1,7 +1,8 @@
-"""Fixed patterns: what each weighs, at the edges, under a causal mask, with padding."""
+"""Tests of fixed patterns: their weights, at the edges, under a causal mask, with padding."""
 
 import pytest
 import torch
+from helpers.tensors import packed, valid_tokens
 from torch import Tensor
 
 from attnkit.attention.mask import Mask
@@ -10,12 +11,11 @@ from attnkit.layers import MultiHead
 
 
 def maps(*patterns: str, length: int = 5, causal: bool = False, pads: int = 0) -> Tensor:
-    """The weights of one row with the first `pads` tokens hidden, [H, T, S]."""
+    """Return the weights [H, T, S] of a row whose first tokens are padding."""
     heads = len(patterns)
     layer = MultiHead.build("fixed-pattern", heads, heads, 8, patterns=patterns).double()
-    valid = (torch.arange(length) >= pads)[None]
-    x = torch.zeros(1, length, heads).double()
-    return layer.weights(x, Mask.of(valid, length, causal=causal))[0]
+    mask = Mask.of(valid_tokens(length, slice(pads)), length, causal=causal)
+    return layer.weights(torch.zeros(1, length, heads).double(), mask)[0]
 
 
 def one_hot(*targets: int) -> Tensor:
@@ -32,7 +32,7 @@ def one_hot(*targets: int) -> Tensor:
         ("last", (4, 4, 4, 4, 4)),
     ],
 )
-def test_a_pattern_of_one_token_falls_on_the_nearest_at_the_edge(name: str, targets: tuple[int, ...]) -> None:
+def test_pattern_of_one_token_takes_the_nearest_at_the_edge(name: str, targets: tuple[int, ...]) -> None:
     assert torch.equal(maps(name)[0], one_hot(*targets))
 
 
@@ -56,7 +56,7 @@ def test_left_padding_shifts_a_pattern(name: str, causal: bool) -> None:
     assert longer[:, :2].abs().max() == 0
 
 
-def test_a_causal_mask_ends_the_sentence_at_the_query() -> None:
+def test_causal_sequence_ends_at_the_query() -> None:
     end, first = maps("end", "first", causal=True)
     for row in range(5):
         cubes = (torch.arange(row + 1) + 1.0).double() ** 3
@@ -64,29 +64,27 @@ def test_a_causal_mask_ends_the_sentence_at_the_query() -> None:
     assert torch.equal(first, one_hot(0, 0, 0, 0, 0))
 
 
-def test_default_patterns_look_ahead_only_where_that_is_possible() -> None:
-    def heads(causal: bool | None) -> tuple[str, ...]:
+def test_default_patterns_of_causal_layers_look_back() -> None:
+    def patterns(causal: bool | None) -> tuple[str, ...]:
         return MultiHead.build("fixed-pattern", 8, 8, 9, causal=causal).mechanism.patterns
 
     both = ("previous", "current", "next", "left", "right", "start", "end", "previous")
-    assert heads(None) == heads(False) == both
-    assert heads(True) == ("previous", "current", "left", "start") * 2
+    assert patterns(None) == patterns(False) == both
+    assert patterns(True) == ("previous", "current", "left", "start") * 2
 
 
-def test_in_a_layer_that_was_not_told_the_default_heads_ahead_fall_on_the_token() -> None:
+def test_default_patterns_take_the_current_token_where_the_mask_hides_the_next() -> None:
+    """In a layer that was built without `causal`."""
     layer = MultiHead.build("fixed-pattern", 7, 7, 9).double()
-    mask = Mask.packed(5, torch.device("cpu"), causal=True)
-    weights = layer.weights(torch.zeros(1, 5, 7).double(), mask)[0]
+    weights = layer.weights(torch.zeros(1, 5, 7).double(), packed(5))[0]
     for head in (2, 4):
         assert torch.equal(weights[head], one_hot(0, 1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("name", ["next", "right", "last"])
-def test_a_causal_layer_refuses_patterns_that_look_ahead(name: str) -> None:
-    reason = f"patterns: {name} looks ahead"
-    with pytest.raises(UsageError, match=reason):
+def test_causal_layer_with_a_pattern_that_looks_ahead_raises(name: str) -> None:
+    with pytest.raises(UsageError, match=f"patterns: {name} looks ahead"):
         MultiHead.build("fixed-pattern", 8, 2, 9, causal=True, patterns=("previous", name))
     layer = MultiHead.build("fixed-pattern", 8, 2, 9, patterns=(name,))
-    mask = Mask.packed(5, torch.device("cpu"), causal=True)
-    with pytest.raises(UsageError, match=reason):
-        layer(torch.zeros(1, 5, 8), mask)
+    with pytest.raises(UsageError, match=f"patterns: {name} looks ahead"):
+        layer(torch.zeros(1, 5, 8), packed(5))

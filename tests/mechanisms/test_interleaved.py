@@ -1,6 +1,4 @@
-"""Layers that take turns: each is wholly its part, and a model of them decodes as it reads."""
-
-from typing import Any
+"""Tests of interleaved attention: layers use the parts in turn, and models of them decode."""
 
 import pytest
 import torch
@@ -12,79 +10,70 @@ from attnkit.layers import MultiHead
 from attnkit.models import Model
 from attnkit.recipe import schema
 
-HYBRID = ("gated-delta", {"name": "local", "window": 3}, {"name": "scaled-dot", "key_heads": 2})
 
-
-def model(parts: tuple[Any, ...] = HYBRID, layers: int = 5, positions: str = "rope") -> Model:
+def hybrid_model() -> Model:
     torch.manual_seed(1)
-    section = schema.ModelConfig(
+    parts = ("gated-delta", {"name": "local", "window": 3}, {"name": "scaled-dot", "key_heads": 2})
+    config = schema.ModelConfig(
         shape="decoder",
         width=16,
         heads=4,
         ff=16,
         dropout=0.0,
-        positions=positions,
-        layers=schema.Layers(encoder=0, decoder=layers),
+        positions="rope",
+        layers=schema.Layers(encoder=0, decoder=5),
         attention=schema.Roles(decoder=schema.AttentionConfig(name="interleaved", parts=parts)),
     )
-    return models.build(section, (30, 30), 40).double().eval()
+    return models.build(config, (30, 30), 40).double().eval()
 
 
-def words(made: Model) -> list[str]:
-    return [mechanisms.word_of(type(m)) for m in made.modules() if isinstance(m, Attention)]
+def test_layers_use_the_parts_in_turn() -> None:
+    words = [mechanisms.word_of(type(m)) for m in hybrid_model().modules() if isinstance(m, Attention)]
+    assert words == ["gated-delta", "local", "scaled-dot", "gated-delta", "local"]
 
 
-def test_layers_take_the_parts_in_turn_from_the_first_on() -> None:
-    assert words(model()) == ["gated-delta", "local", "scaled-dot", "gated-delta", "local"]
-
-
-def test_a_layer_is_that_of_its_part_with_all_its_options() -> None:
+@pytest.mark.parametrize("depth", range(4))
+def test_layer_equals_a_layer_of_its_part_and_options(depth: int) -> None:
+    options = {"key_heads": 2, "entropy_scale": True} if depth % 2 else {}
     parts = ("additive", {"name": "scaled-dot", "key_heads": 2, "entropy_scale": True})
-    for depth, (word, options) in enumerate(
-        [("additive", {}), ("scaled-dot", {"key_heads": 2, "entropy_scale": True})] * 2
-    ):
-        torch.manual_seed(0)
-        made = MultiHead.build("interleaved", 16, 4, 20, depth=depth, parts=parts)
-        torch.manual_seed(0)
-        alone = MultiHead.build(word, 16, 4, 20, depth=depth, **options)
-        assert str(made) == str(alone)
-        assert made.state_dict().keys() == alone.state_dict().keys()
-        same = zip(made.state_dict().values(), alone.state_dict().values(), strict=True)
-        assert all(torch.equal(one, other) for one, other in same)
+    torch.manual_seed(0)
+    layer = MultiHead.build("interleaved", 16, 4, 20, depth=depth, parts=parts)
+    torch.manual_seed(0)
+    alone = MultiHead.build("scaled-dot" if depth % 2 else "additive", 16, 4, 20, depth=depth, **options)
+    assert str(layer) == str(alone)
+    torch.testing.assert_close(layer.state_dict(), alone.state_dict(), rtol=0, atol=0)
 
 
-def test_a_model_of_layers_that_differ_decodes_as_it_reads() -> None:
-    made = model()
+@torch.no_grad()
+def test_decoding_steps_equal_one_pass() -> None:
+    model = hybrid_model()
     ids = torch.randint(4, 30, (3, 20), generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        whole = made.output(made.hidden(None, ids))
-        state, steps = made.start(None, 3), []
-        for column in ids.T:
-            logits, state = made.step(column[:, None], state)
-            steps.append(logits)
-    torch.testing.assert_close(torch.cat(steps, 1), whole)
+    state, steps = model.start(None, 3), []
+    for column in ids.T:
+        logits, state = model.step(column[:, None], state)
+        steps.append(logits)
+    torch.testing.assert_close(torch.cat(steps, 1), model.output(model.hidden(None, ids)))
 
 
-def test_a_place_can_do_what_all_parts_can() -> None:
-    def able(*parts: str) -> mechanisms.MechanismSpec:
+def test_capabilities_are_those_of_all_parts() -> None:
+    def resolve(*parts: str) -> mechanisms.MechanismSpec:
         return mechanisms.resolve_capabilities("interleaved", {"parts": parts})
 
-    assert not able("local", "scaled-dot").cross
-    assert able("linear", "scaled-dot").cross
-    assert not able("nystrom", "scaled-dot").causal
-    assert able("fixed-pattern", "scaled-dot").positions == ("rope",)
-    assert able("local", "scaled-dot").positions == ("rope", "alibi", "relative")
-    assert able("linear", "gated-delta").state == "constant"
-    assert able("linear", "scaled-dot").state == "growing"
-    assert able("linear", "scaled-dot").map == "effective"
-    assert able("gaussian", "scaled-dot").map == "exact"
-    assert able("local", "scaled-dot").cost == "T*window*D, T*S*D"
+    assert not resolve("local", "scaled-dot").cross
+    assert resolve("linear", "scaled-dot").cross
+    assert not resolve("nystrom", "scaled-dot").causal
+    assert resolve("fixed-pattern", "scaled-dot").positions == ("rope",)
+    assert resolve("local", "scaled-dot").positions == ("rope", "alibi", "relative")
+    assert resolve("linear", "gated-delta").state == "constant"
+    assert resolve("linear", "scaled-dot").state == "growing"
+    assert resolve("linear", "scaled-dot").map == "effective"
+    assert resolve("gaussian", "scaled-dot").map == "exact"
+    assert resolve("local", "scaled-dot").cost == "T*window*D, T*S*D"
 
 
-def test_every_layer_is_tried_before_training() -> None:
-    section = schema.ModelConfig(
-        attention=schema.Roles(encoder=schema.AttentionConfig(name="interleaved", parts=["dot", "dot"]))
-    )
-    recipe = schema.Recipe(task="translation", data=schema.DataConfig(corpus="x"), model=section)
+def test_invalid_option_of_a_later_layer_raises_before_training() -> None:
+    attention = schema.Roles(encoder=schema.AttentionConfig(name="interleaved", parts=["dot", "dot"]))
+    model = schema.ModelConfig(attention=attention)
+    recipe = schema.Recipe(task="translation", data=schema.DataConfig(corpus="x"), model=model)
     with pytest.raises(UsageError, match="local: window must be at least 0, got -1"):
         models.check_options(recipe, "encoder", {"parts": ("dot", {"name": "local", "window": -1})})

@@ -1,4 +1,4 @@
-"""Mechanisms from outside: files by `plug_in` and `--plugin`, packages by their entry points."""
+"""Tests of mechanisms from outside: files by `plug_in` and `--plugin`, packages by entry points."""
 
 import sys
 from collections.abc import Iterator
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tensors import packed
 
 from attnkit import mechanisms
-from attnkit.attention import Mask
 from attnkit.cli import main
 from attnkit.errors import AttnkitError, MissingInputError, UsageError
 from attnkit.layers import MultiHead
 from attnkit.recipe import mechanism_registry
 
-MINE = '''"""Halved dot product: A = softmax(q k^T / 2).
+HALVED = '''"""Halved dot product: A = softmax(q k^T / 2).
 
 Source: Mine 2026, "Own Work", section 1.
 
@@ -47,14 +47,14 @@ def _unplug(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
+def plugin(tmp_path: Path) -> Path:
     path = tmp_path / "my_half.py"
-    path.write_text(MINE)
+    path.write_text(HALVED)
     return path
 
 
-def refused(path: Path, text: str) -> str:
-    """The message with which a file of this text is refused."""
+def plug_in_error(path: Path, text: str) -> str:
+    """Return the message of the error when a file of this text is plugged in."""
     path.write_text(text)
     with pytest.raises(AttnkitError) as caught:
         mechanisms.plug_in(path)
@@ -62,40 +62,40 @@ def refused(path: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_a_plugged_file_is_a_mechanism_like_any_other(mine: Path) -> None:
-    assert mechanisms.plug_in(mine) == "my-half"
+def test_plugged_file_is_a_mechanism_like_any_other(plugin: Path) -> None:
+    assert mechanisms.plug_in(plugin) == "my-half"
     assert "my-half" in mechanisms.names()
     facts = mechanisms.facts("my-half")
     assert (facts.title, facts.formula) == ("Halved dot product", "A = softmax(q k^T / 2)")
     assert facts.source == 'Mine 2026, "Own Work", section 1.'
     assert facts.worked == "two equal keys get the weights 1/2, 1/2."
-    assert facts.origin == str(mine)
+    assert facts.origin == str(plugin)
     assert (facts.cost, facts.map, facts.state) == ("T*S", "exact", "growing")
     assert facts.options["divisor"].default == 2.0
     assert "attention_dropout" in facts.options
     layer = MultiHead.build("my-half", 8, 2, 10, divisor=2**0.5 * 2**0.5)
-    twin = MultiHead.build("scaled-dot", 8, 2, 10)
-    twin.load_state_dict(layer.state_dict())
-    x, mask = torch.randn(2, 5, 8), Mask.packed(5, torch.device("cpu"), causal=True)
-    torch.testing.assert_close(layer(x, mask).y, twin(x, mask).y)
+    scaled_dot = MultiHead.build("scaled-dot", 8, 2, 10)
+    scaled_dot.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 5, 8)
+    torch.testing.assert_close(layer(x, packed(5)).y, scaled_dot(x, packed(5)).y)
 
 
-def test_plugging_in_reads_the_file_and_does_not_run_it(mine: Path) -> None:
-    mine.write_text(MINE + "\nraise SystemExit('it ran')\n")
-    word = mechanisms.plug_in(mine)
+def test_plugging_in_reads_the_file_and_does_not_run_it(plugin: Path) -> None:
+    plugin.write_text(HALVED + "\nraise SystemExit('it ran')\n")
+    word = mechanisms.plug_in(plugin)
     assert mechanisms.facts(word).causal
     with pytest.raises(SystemExit, match="it ran"):
         mechanisms.load(word)
 
 
-def test_plugging_in_twice_reads_the_file_afresh(mine: Path) -> None:
-    mechanisms.plug_in(mine)
-    mine.write_text(MINE.replace('"T*S"', '"T*T"'))
-    mechanisms.plug_in(mine)
+def test_plugging_in_again_reads_the_file_again(plugin: Path) -> None:
+    mechanisms.plug_in(plugin)
+    plugin.write_text(HALVED.replace('"T*S"', '"T*T"'))
+    mechanisms.plug_in(plugin)
     assert mechanisms.facts("my-half").cost == "T*T"
 
 
-def test_a_mechanism_may_derive_from_another_one_of_attnkit(tmp_path: Path) -> None:
+def test_plugin_can_derive_from_a_mechanism_of_attnkit(tmp_path: Path) -> None:
     path = tmp_path / "twice.py"
     path.write_text(
         '"""Twice: a."""\nfrom attnkit.mechanisms.linear import LinearAttention as Base\n'
@@ -106,46 +106,43 @@ def test_a_mechanism_may_derive_from_another_one_of_attnkit(tmp_path: Path) -> N
     assert facts.cost == mechanisms.facts("linear").cost
 
 
-def test_what_is_no_mechanism_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_invalid_plugin_raises_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    assert f"{path}:1: no mechanism: the last class of the file" in refused(path, "x = 1\n")
-    assert f"{path}:2: no mechanism" in refused(path, "\nclass A: pass\n")
-    text = "from torch.nn import Module\nclass A(Module): pass\n"
-    assert f"{path}:2: no mechanism" in refused(path, text)
-    assert f"{path}:2: not valid Python" in refused(path, "x = 1\nclass A(:\n")
-    assert f"{path}:1: not valid Python" in refused(path, "\0")
-    message = refused(path, MINE.replace('"T*S"', "str(1)"))
-    assert f"{path}:16: cost must be a literal" in message
-    message = refused(path, MINE.replace('"T*S"', '"T*S"; positions = ("rope")'))
-    assert f"{path}: positions must be of type tuple[str, ...], got 'rope'" in message
-    message = refused(path, MINE.replace("= 2.0", "= float(2)"))
-    assert f"{path}:18: divisor must be a literal" in message
+    for text, message in (
+        ("x = 1\n", ":1: no mechanism: the last class of the file"),
+        ("\nclass A: pass\n", ":2: no mechanism"),
+        ("from torch.nn import Module\nclass A(Module): pass\n", ":2: no mechanism"),
+        ("x = 1\nclass A(:\n", ":2: not valid Python"),
+        ("\0", ":1: not valid Python"),
+        (HALVED.replace('"T*S"', "str(1)"), ":16: cost must be a literal"),
+        (HALVED.replace('"T*S"', "1; positions = 'rope'"), ": positions must be of type tuple[str, ...], got 'rope'"),
+        (HALVED.replace("= 2.0", "= float(2)"), ":18: divisor must be a literal"),
+    ):
+        assert f"{path}{message}" in plug_in_error(path, text)
     assert "mine" not in mechanisms.names()
 
 
-def test_words_that_cannot_be_are_refused(mine: Path, tmp_path: Path) -> None:
+def test_invalid_file_name_raises(plugin: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"gone.py: no such file; name a Python file"):
         mechanisms.plug_in(tmp_path / "gone.py")
     for name in ("my file.py", "Mine.py", "mine.txt", "_mine.py"):
-        (tmp_path / name).write_text(MINE)
-        with pytest.raises(UsageError, match="lower-case ASCII letters"):
-            mechanisms.plug_in(tmp_path / name)
-    assert "linear is a mechanism of attnkit" in refused(tmp_path / "linear.py", MINE)
-    mechanisms.plug_in(mine)
+        assert "lower-case ASCII letters" in plug_in_error(tmp_path / name, HALVED)
+    assert "linear is a mechanism of attnkit" in plug_in_error(tmp_path / "linear.py", HALVED)
+    mechanisms.plug_in(plugin)
     (tmp_path / "other").mkdir()
-    assert "is already loaded from" in refused(tmp_path / "other" / "my_half.py", MINE)
+    assert "is already loaded from" in plug_in_error(tmp_path / "other" / "my_half.py", HALVED)
 
 
-def test_a_file_that_fails_when_it_is_run_names_its_line(mine: Path) -> None:
-    mine.write_text(MINE.replace("from attnkit.attention", "import gone\nfrom attnkit.attention"))
-    word = mechanisms.plug_in(mine)
+def test_error_of_a_plugin_names_its_line(plugin: Path) -> None:
+    plugin.write_text(HALVED.replace("from attnkit.attention", "import gone\nfrom attnkit.attention"))
+    word = mechanisms.plug_in(plugin)
     with pytest.raises(UsageError, match=r"my_half.py:10: ModuleNotFoundError: No module named"):
         MultiHead.build(word, 8, 2, 10)
 
 
 PACKAGE = {
     "atlas/__init__.py": "raise SystemExit('the package was imported')\n",
-    "atlas/mine.py": MINE,
+    "atlas/mine.py": HALVED,
     "atlas/empty.py": "",
     "atlas-1.2.dist-info/METADATA": "Metadata-Version: 2.1\nName: atlas\nVersion: 1.2\n",
     "atlas-1.2.dist-info/entry_points.txt": (
@@ -157,7 +154,7 @@ PACKAGE = {
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installed package with entry points, on the path."""
+    """Install a package with entry points; return its path."""
     for name, text in PACKAGE.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -170,20 +167,19 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         cached.cache_clear()
 
 
-def test_packages_bring_mechanisms_by_entry_points(package: Path) -> None:
+def test_packages_add_mechanisms_by_entry_points(package: Path) -> None:
     assert "half" in mechanisms.names()
     facts = mechanisms.facts("half")
     assert (facts.origin, facts.path) == ("atlas 1.2", package / "atlas" / "mine.py")
     assert facts.options["divisor"].type is float
     assert "atlas" not in sys.modules
     (package / "atlas" / "__init__.py").write_text("")
-    layer = MultiHead.build("half", 8, 2, 10, divisor=3.0)
-    assert layer.mechanism.divisor == 3.0
+    assert MultiHead.build("half", 8, 2, 10, divisor=3.0).mechanism.divisor == 3.0
     for name in ("atlas", "atlas.mine"):
         sys.modules.pop(name)
 
 
-def test_an_entry_point_that_cannot_be_used_disturbs_nobody_else(package: Path) -> None:
+def test_invalid_entry_point_affects_nothing_else(package: Path) -> None:
     assert set(mechanisms.faults()) == {"linear", "none", "lost", "No"}
     assert not {"none", "lost", "No"} & set(mechanisms.names())
     assert mechanisms.facts("linear").origin == "attnkit"
@@ -204,7 +200,7 @@ eval: {bootstrap: 10}
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A recipe that uses the mechanism of `mine`, in the current folder."""
+    """Write a recipe that uses the plugin into the current folder; return its path."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "r.yaml"
     path.write_text(RECIPE)
@@ -212,51 +208,49 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def attnkit(*words: str | Path) -> int:
-    """A command line in this process, which knows no plug-in at first."""
+    """Run a command in this process without the plugins of earlier commands; return its exit code."""
     mechanism_registry._plugged.clear()
     return main([str(word) for word in words])
 
 
-def test_a_recipe_cannot_bring_a_plug_in_but_the_command_line_can(
-    mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+def test_only_the_command_line_can_name_a_plugin(
+    plugin: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert attnkit("recipe", "show", recipe, "train.steps=3") == 78
-    shown = capsys.readouterr().err
-    assert "no attention mechanism is called 'my-half'; add --plugin my_half.py" in shown
-    assert attnkit("recipe", "show", recipe, "train.steps=3", "--plugin", mine) == 0
+    assert "no attention mechanism is called 'my-half'; add --plugin my_half.py" in capsys.readouterr().err
+    assert attnkit("recipe", "show", recipe, "train.steps=3", "--plugin", plugin) == 0
     assert "name: my-half\n      divisor: 3.0" in capsys.readouterr().out
     wrong = "model.attention.decoder.divisor=few"
-    assert attnkit("recipe", "explain", recipe, wrong, "--plugin", mine) == 78
+    assert attnkit("recipe", "explain", recipe, wrong, "--plugin", plugin) == 78
     assert "must be a number" in capsys.readouterr().err
 
 
-def test_a_fault_of_the_plug_in_is_not_called_a_bug_of_attnkit(
-    mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+def test_error_of_a_plugin_is_not_called_a_bug_of_attnkit(
+    plugin: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine.write_text(MINE.replace("q @ k.transpose(-1, -2) /", "q @ k /"))
-    assert attnkit("train", recipe, "--plugin", mine, "--device", "cpu", "--quiet") == 1
-    shown = capsys.readouterr().err
-    assert "Traceback" in shown
-    assert shown.splitlines()[-1].startswith(f"attnkit: error: {mine}:24: RuntimeError: ")
+    plugin.write_text(HALVED.replace("q @ k.transpose(-1, -2) /", "q @ k /"))
+    assert attnkit("train", recipe, "--plugin", plugin, "--device", "cpu", "--quiet") == 1
+    stderr = capsys.readouterr().err
+    assert "Traceback" in stderr
+    assert stderr.splitlines()[-1].startswith(f"attnkit: error: {plugin}:24: RuntimeError: ")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default:.*has changed since")
-def test_training_scoring_and_generating_need_the_plug_in_of_the_run(
-    mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_run_with_a_plugin_needs_the_same_plugin(
+    plugin: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert attnkit("train", recipe, "--plugin", mine, "--device", "cpu") == 0
+    assert attnkit("train", recipe, "--plugin", plugin, "--device", "cpu") == 0
     run = Path("runs/r/base/seed-1")
-    shown = capsys.readouterr().err
-    assert f"attnkit generate {run} --plugin {mine} < input.txt" in shown
+    assert f"attnkit generate {run} --plugin {plugin} < input.txt" in capsys.readouterr().err
     Path("in.txt").write_text("The man sees a dog.\n")
     for words in (("eval", run), ("generate", run, "in.txt")):
         assert attnkit(*words) == 66
-        assert f"{run}: was trained with the mechanism my-half: add --plugin {mine}" in (capsys.readouterr().err)
-        assert attnkit(*words, "--plugin", mine) == 0
+        assert f"{run}: was trained with the mechanism my-half: add --plugin {plugin}" in capsys.readouterr().err
+        assert attnkit(*words, "--plugin", plugin) == 0
         assert "has changed" not in capsys.readouterr().err
-    mine.write_text(MINE + "\n")
-    assert attnkit("generate", run, "in.txt", "--plugin", mine) == 0
-    assert f"{mine} has changed since this run was trained" in capsys.readouterr().err
-    assert attnkit("train", recipe, "--plugin", mine) == 78
-    assert f"was trained with another recipe ({mine} has changed)" in capsys.readouterr().err
+    plugin.write_text(HALVED + "\n")
+    assert attnkit("generate", run, "in.txt", "--plugin", plugin) == 0
+    assert f"{plugin} has changed since this run was trained" in capsys.readouterr().err
+    assert attnkit("train", recipe, "--plugin", plugin) == 78
+    assert f"was trained with another recipe ({plugin} has changed)" in capsys.readouterr().err

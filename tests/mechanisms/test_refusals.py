@@ -1,4 +1,4 @@
-"""Values of options that cannot be: refused in one line that names the option and what would do."""
+"""Tests of invalid options: each raises an error of one line that names the option and what is valid."""
 
 import math
 from typing import Any
@@ -8,8 +8,11 @@ import pytest
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 
-PART = "synthesizer-factorized-random"
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
+PART, DENSE = "synthesizer-factorized-random", "synthesizer-factorized-dense"
+FACTORS = r"two numbers whose product is 64, the positions of the layer, such as \[8, 8\], got \[4, 4\]"
+GAUSSIAN_KEY_NORM = "key_norm is an option of the whole layer: set it on mixture, not on gaussian"
+SIGMOID_OF_THREE = "mixture: combine: sigmoid takes exactly two parts, got 3"
+INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("additive", {"hidden": 0}, "hidden must be at least 1, got 0"),
     ("atrous", {"rate": 0}, "rate must be at least 2, got 0"),
     ("block-topk", {"block": 16, "blocks": 5}, "must be at most 4, as 64 tokens are 4 blocks of 16"),
@@ -56,18 +59,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mixture", {"parts": ("dot", "selective")}, "selective cannot be a part of mixture"),
     ("mixture", {"parts": ("dot", {"name": PART, "rnak": 3})}, "'rnak'; did you mean rank"),
     ("mixture", {"parts": ("dot", {"name": PART, "rank": 0})}, "rank must be at least 1, got 0"),
-    (
-        "mixture",
-        {"parts": ("dot", {"name": "gaussian", "key_norm": True})},
-        "key_norm is an option of the whole layer: set it on mixture, not on gaussian",
-    ),
+    ("mixture", {"parts": ("dot", {"name": "gaussian", "key_norm": True})}, GAUSSIAN_KEY_NORM),
     ("mixture", {"parts": ("gaussian", {"name": "dot", "key_heads": 1})}, "key_heads is an option of the whole layer"),
     ("mixture", {"parts": ("dot", {"name": "gaussian", "rank": 1})}, "option 'rank'; it has none"),
-    (
-        "mixture",
-        {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
-        "mixture: combine: sigmoid takes exactly two parts, got 3",
-    ),
+    ("mixture", {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"}, SIGMOID_OF_THREE),
     ("nystrom", {"conv": 4}, "conv must be an odd number of positions, got 4"),
     ("nystrom", {"landmarks": 0}, "landmarks must be at least 1, got 0"),
     ("performer", {"features": -3}, "features must be at least 1, got -3"),
@@ -80,24 +75,20 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("synthesizer-random", {"key_norm": True}, "key_norm needs keys"),
     ("synthesizer-random", {"scale": 0}, "scale must be above 0, got 0"),
     (PART, {"rank": 0}, "rank must be at least 1, got 0"),
-    ("synthesizer-factorized-dense", {"layout": "tiel"}, "one of outer, tile, got 'tiel'"),
-    (
-        "synthesizer-factorized-dense",
-        {"factors": (4, 4)},
-        r"two numbers whose product is 64, the positions of the layer, such as \[8, 8\], got \[4, 4\]",
-    ),
-    ("synthesizer-factorized-dense", {"factors": (-8, -8)}, r"got \[-8, -8\]"),
-    ("synthesizer-factorized-dense", {"factors": (64,)}, r"got \(64,\)"),
+    (DENSE, {"layout": "tiel"}, "one of outer, tile, got 'tiel'"),
+    (DENSE, {"factors": (4, 4)}, FACTORS),
+    (DENSE, {"factors": (-8, -8)}, r"got \[-8, -8\]"),
+    (DENSE, {"factors": (64,)}, r"got \(64,\)"),
 ]
 
 
-@pytest.mark.parametrize(("word", "options", "message"), REFUSED)
-def test_what_cannot_be_is_refused(word: str, options: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("word", "options", "message"), INVALID)
+def test_invalid_option_raises(word: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         MultiHead.build(word, 8, 2, 64, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_halves_of_heads_need_an_even_width() -> None:
+def test_differential_with_an_odd_head_width_raises() -> None:
     with pytest.raises(UsageError, match="even width, got 3"):
         MultiHead.build("differential", 6, 2, 9)

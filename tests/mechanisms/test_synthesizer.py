@@ -1,9 +1,10 @@
-"""The Synthesizer forms: their tables and rows, their limits, and what they depend on."""
+"""Tests of the Synthesizer variants: tables, dense rows, initial values, limits, numbers of parameters."""
 
 from typing import Any
 
 import pytest
 import torch
+from helpers.tensors import packed, valid_tokens
 from torch import Tensor
 
 from attnkit.attention import Mask, Shape
@@ -13,10 +14,12 @@ from attnkit.mechanisms.synthesizer_factorized_dense import compose, default_fac
 from attnkit.mechanisms.synthesizer_random import SynthesizerRandom
 
 WIDTH, HEADS, LONGEST = 8, 2, 12
-FORMS: list[tuple[str, dict[str, Any]]] = [
+RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("synthesizer-random", {}),
     ("synthesizer-random", {"trainable": False}),
     ("synthesizer-factorized-random", {"rank": 2}),
+]
+DENSE: list[tuple[str, dict[str, Any]]] = [
     ("synthesizer-dense", {"layers": 1}),
     ("synthesizer-dense", {"layers": 2}),
     ("synthesizer-factorized-dense", {}),
@@ -24,10 +27,9 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
     ("synthesizer-factorized-dense", {"factors": (6, 2), "layout": "tile"}),
     ("synthesizer-factorized-dense", {"factors": (2, 6)}),
 ]
-RANDOM, DENSE = FORMS[:3], FORMS[3:]
 
 
-def build(word: str, **options: Any) -> MultiHead:
+def build(word: str, **options: Any) -> Any:
     torch.manual_seed(2)
     layer = MultiHead.build(word, WIDTH, HEADS, LONGEST, **options).double()
     with torch.no_grad():
@@ -36,37 +38,31 @@ def build(word: str, **options: Any) -> MultiHead:
     return layer
 
 
-def packed(length: int, causal: bool = False) -> Mask:
-    return Mask.packed(length, torch.device("cpu"), causal=causal)
-
-
-def scores(layer: MultiHead, x: Tensor, mask: Mask) -> Tensor:
+def scores(layer: Any, x: Tensor) -> Tensor:
     q = None if layer.q is None else layer.q(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    return layer.mechanism.scores(q, None, mask)
+    return layer.mechanism.scores(q, None, packed(x.shape[1], causal=False))
 
 
 @pytest.mark.parametrize(("word", "options"), RANDOM)
-def test_the_map_of_a_random_form_does_not_depend_on_content(word: str, options: dict[str, Any]) -> None:
-    layer, x = build(word, **options), torch.randn(1, 7, WIDTH).double()
-    maps = layer.weights(x, packed(7))
-    torch.testing.assert_close(layer.weights(x[:, torch.randperm(7)] * -3, packed(7)), maps)
+def test_random_maps_do_not_depend_on_content(word: str, options: dict[str, Any]) -> None:
+    layer, x, mask = build(word, **options), torch.randn(1, 7, WIDTH).double(), packed(7, causal=False)
+    torch.testing.assert_close(layer.weights(x[:, torch.randperm(7)] * -3, mask), layer.weights(x, mask))
     assert layer.q is layer.k is None
 
 
 @pytest.mark.parametrize(("word", "options"), DENSE)
-def test_row_i_of_a_dense_form_depends_on_token_i_only(word: str, options: dict[str, Any]) -> None:
+def test_dense_row_depends_on_its_own_token_only(word: str, options: dict[str, Any]) -> None:
     layer, x = build(word, **options), torch.randn(1, 7, WIDTH).double().requires_grad_()
-    own = scores(layer, x, packed(7))
+    rows = scores(layer, x)
     for i in range(7):
-        (gradient,) = torch.autograd.grad(own[:, :, i].square().sum(), x, retain_graph=True)
+        (gradient,) = torch.autograd.grad(rows[:, :, i].square().sum(), x, retain_graph=True)
         assert gradient[:, i].abs().min() > 0
-        others = torch.arange(7) != i
-        assert gradient[:, others].abs().max() == 0
+        assert gradient[:, torch.arange(7) != i].abs().max() == 0
     assert layer.q is not None
     assert layer.k is None
 
 
-def test_positions_that_are_columns_are_recognised() -> None:
+def test_aligned_positions_are_recognised() -> None:
     right = torch.arange(5) < torch.tensor([[5], [3]])
     assert aligned(Mask.of(right, 5, causal=True), LONGEST)
     assert aligned(Mask.of(right, 2, causal=True, start=3), LONGEST)
@@ -76,24 +72,21 @@ def test_positions_that_are_columns_are_recognised() -> None:
     assert not aligned(Mask.of(right, 5, causal=True), 4)
 
 
-@pytest.mark.parametrize(("word", "options"), FORMS)
-def test_a_text_longer_than_the_weights_is_refused(word: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("word", "options"), RANDOM + DENSE)
+def test_more_tokens_than_positions_raise_but_padding_needs_none(word: str, options: dict[str, Any]) -> None:
     layer = build(word, **options)
-    reason = f"{word}: a sequence of 13 tokens is longer than its table of 12 positions"
-    every = torch.ones(1, 13, dtype=torch.bool)
-    for mask in (packed(13), Mask.of(every, 13, causal=True)):
-        with pytest.raises(ValueError, match=reason):
+    for mask in (packed(13, causal=False), Mask.of(valid_tokens(13, slice(0)), 13, causal=True)):
+        with pytest.raises(ValueError, match=f"{word}: a sequence of 13 tokens is longer than its table of 12 posi"):
             layer(torch.zeros(1, 13, WIDTH).double(), mask)
     x = torch.randn(1, 13, WIDTH).double()
-    for pads in (slice(0, 3), slice(10, 13)):  # pads need no positions
-        valid = torch.ones(1, 13, dtype=torch.bool)
-        valid[:, pads] = False
+    for pads in (slice(0, 3), slice(10, 13)):
+        valid = valid_tokens(13, pads)
         y = layer(x, Mask.of(valid, 13, causal=True)).y[valid]
-        torch.testing.assert_close(y, layer(x[valid][None], packed(10, causal=True)).y[0])
+        torch.testing.assert_close(y, layer(x[valid][None], packed(10)).y[0])
 
 
 @pytest.mark.parametrize(
-    ("word", "options", "own"),
+    ("word", "options", "per_head"),
     [
         ("synthesizer-random", {}, LONGEST**2),
         ("synthesizer-random", {"trainable": False}, 0),
@@ -105,26 +98,36 @@ def test_a_text_longer_than_the_weights_is_refused(word: str, options: dict[str,
         ("synthesizer-factorized-dense", {}, (4 + 1) * (3 + 4)),
     ],
 )
-def test_parameters_per_head_are_those_of_the_source(word: str, options: dict[str, Any], own: int) -> None:
-    layer = MultiHead.build(word, WIDTH, HEADS, LONGEST, **options)
-    assert sum(p.numel() for p in layer.mechanism.parameters()) == HEADS * own
+def test_number_of_parameters_per_head(word: str, options: dict[str, Any], per_head: int) -> None:
+    mechanism = MultiHead.build(word, WIDTH, HEADS, LONGEST, **options).mechanism
+    assert sum(p.numel() for p in mechanism.parameters()) == HEADS * per_head
 
 
-def test_a_dense_row_is_two_layers_with_the_query_projection_as_the_first() -> None:
+def test_dense_row_is_two_layers_with_the_query_projection_as_the_first() -> None:
     layer, x = build("synthesizer-dense"), torch.randn(1, 5, WIDTH).double()
-    assert layer.q is not None
     inner = layer.q(x).relu().unflatten(-1, (HEADS, -1))
     for head in range(HEADS):
         row = inner[:, :, head] @ layer.mechanism.weight[head] + layer.mechanism.bias[head]
-        torch.testing.assert_close(scores(layer, x, packed(5))[:, head], row[..., :5])
+        torch.testing.assert_close(scores(layer, x)[:, head], row[..., :5])
     assert build("synthesizer-dense", layers=1).mechanism.bias is None
 
 
-def test_a_factorized_table_has_no_more_than_its_rank() -> None:
-    for rank in (1, 2, 8):
-        layer = build("synthesizer-factorized-random", rank=rank)
-        found = torch.linalg.matrix_rank(scores(layer, torch.zeros(1, 12, WIDTH), packed(12)))
-        assert found.tolist() == [[min(rank, 12)] * HEADS]
+@pytest.mark.parametrize("layers", [1, 2])
+def test_dense_form_can_read_the_slice_of_each_head(layers: int) -> None:
+    layer, x = build("synthesizer-dense", reads="slice", layers=layers), torch.randn(1, 5, WIDTH).double()
+    assert layer.q is layer.k is None
+    mechanism, maps = layer.mechanism, layer.weights(x, packed(5, causal=False))
+    for head in range(HEADS):
+        inner = x[:, :, 4 * head : 4 * head + 4] @ mechanism.first.weight[head] + mechanism.first.bias[head]
+        rows = (inner.relu() if layers == 2 else inner) @ mechanism.weight[head]
+        rows = rows if mechanism.bias is None else rows + mechanism.bias[head]
+        torch.testing.assert_close(maps[:, head], rows[..., :5].softmax(-1))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 8])
+def test_factorized_table_has_its_rank(rank: int) -> None:
+    table = scores(build("synthesizer-factorized-random", rank=rank), torch.zeros(1, 12, WIDTH))
+    assert torch.linalg.matrix_rank(table).tolist() == [[rank] * HEADS]
 
 
 @pytest.mark.parametrize(
@@ -136,12 +139,12 @@ def test_a_factorized_table_has_no_more_than_its_rank() -> None:
         ((1, 2), (3, 5, 7), "tile", (3, 10, 7, 6, 5, 14)),
     ],
 )
-def test_two_short_rows_make_a_long_one(
+def test_two_short_rows_are_composed_to_a_long_one(
     left: tuple[int, ...], right: tuple[int, ...], layout: str, products: tuple[int, ...]
 ) -> None:
-    rows = torch.tensor(left), torch.tensor(right)
     for length in range(1, len(products) + 1):
-        assert compose(*rows, layout, length).tolist() == list(products[:length])
+        row = compose(torch.tensor(left), torch.tensor(right), layout, length)
+        assert row.tolist() == list(products[:length])
 
 
 @pytest.mark.parametrize(
@@ -151,36 +154,19 @@ def test_default_factors_are_nearest_to_the_square_root(length: int, factors: tu
     assert default_factors(length) == factors
 
 
-def test_fixed_and_trained_tables_start_alike_at_the_scale_asked_for() -> None:
-    shape = Shape(heads=1, head_width=4, max_length=200)
-    for options, scale in (({}, 0.02), ({"scale": 1.0}, 1.0)):
-        tables = []
-        for trainable in (False, True):
-            torch.manual_seed(3)
-            tables.append(SynthesizerRandom(shape, trainable=trainable, **options).table)
-        torch.testing.assert_close(tables[0], tables[1].detach(), rtol=0, atol=0)
-        assert tables[0].std().item() == pytest.approx(scale, rel=0.05)
-        factorized = MultiHead.build("synthesizer-factorized-random", 8, 2, 200, **options)
-        product = scores(factorized, torch.zeros(1, 200, 8), packed(200))
-        assert product.std().item() == pytest.approx(scale, rel=0.15)
+@pytest.mark.parametrize(("options", "scale"), [({}, 0.02), ({"scale": 1.0}, 1.0)])
+def test_fixed_and_trained_tables_start_alike_with_the_given_scale(options: dict[str, float], scale: float) -> None:
+    tables = []
+    for trainable in (False, True):
+        torch.manual_seed(3)
+        tables.append(SynthesizerRandom(Shape(1, 4, 200), trainable=trainable, **options).table)
+    torch.testing.assert_close(tables[0], tables[1].detach(), rtol=0, atol=0)
+    assert tables[0].std().item() == pytest.approx(scale, rel=0.05)
+    factorized = MultiHead.build("synthesizer-factorized-random", 8, 2, 200, **options)
+    assert scores(factorized, torch.zeros(1, 200, 8)).std().item() == pytest.approx(scale, rel=0.15)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_dense_form_can_read_the_slice_of_each_head(layers: int) -> None:
-    layer, x = build("synthesizer-dense", reads="slice", layers=layers), torch.randn(1, 5, WIDTH)
-    layer.double()
-    assert layer.q is layer.k is None
-    x = x.double()
-    own = layer.mechanism
-    for head in range(HEADS):
-        inner = x[:, :, 4 * head : 4 * head + 4] @ own.first.weight[head] + own.first.bias[head]
-        rows = (inner.relu() if layers == 2 else inner) @ own.weight[head]
-        rows = rows if own.bias is None else rows + own.bias[head]
-        expected = rows[..., :5].softmax(-1)
-        torch.testing.assert_close(layer.weights(x, packed(5))[:, head], expected)
-
-
-def test_the_published_sizes_are_those_of_forms_that_read_slices() -> None:
+def test_published_model_sizes() -> None:
     """Tay et al. 2021, WMT'14: beside 67M, dense 62M, fixed 61M, random 67M, random+vanilla 73M."""
     width, heads, length, layers = 512, 8, 256, 12
 
@@ -190,11 +176,10 @@ def test_the_published_sizes_are_those_of_forms_that_read_slices() -> None:
         own = sum(p.numel() for p in layer.parameters() if p.requires_grad)
         return round(67 + layers * (own - 4 * width * (width + 1)) / 1e6)
 
-    random = {"name": "synthesizer-random"}
     assert total("synthesizer-random", trainable=False) == 61
     assert total("synthesizer-random") == 67
     assert total("synthesizer-factorized-random") == 61
-    assert total("mixture", parts=(random, "scaled-dot")) == 73
+    assert total("mixture", parts=("synthesizer-random", "scaled-dot")) == 73
     assert total("synthesizer-dense") == 65
     # 66.6M, which rounds to 67M, gives the 62M of the source; 67.0M gives 62.7M
     assert total("synthesizer-dense", reads="slice") in (62, 63)
@@ -202,16 +187,15 @@ def test_the_published_sizes_are_those_of_forms_that_read_slices() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_random_table_adopts_maps_from_position_to_position(causal: bool) -> None:
-    shape = Shape(heads=HEADS, head_width=4, max_length=LONGEST)
-    mechanism, mask = SynthesizerRandom(shape).double(), packed(5, causal)
+def test_random_table_adopts_maps_from_position_to_position(causal: bool) -> None:
+    mechanism, mask = SynthesizerRandom(Shape(HEADS, 4, LONGEST)).double(), packed(5, causal)
     visible = mask.dense()[0, 0]
     maps = torch.rand(HEADS, 5, 5).double().masked_fill(~visible, 0) + 0.1 * visible
-    whole = torch.zeros(HEADS, LONGEST, LONGEST).double()
-    whole[:, :5, :5] = maps
-    mechanism.adopt_maps(whole)
+    table = torch.zeros(HEADS, LONGEST, LONGEST).double()
+    table[:, :5, :5] = maps
+    mechanism.adopt_maps(table)
     v = torch.zeros(1, HEADS, 5, 4).double()
     torch.testing.assert_close(mechanism.weights(None, None, v, mask)[0], maps / maps.sum(-1, keepdim=True))
     longer = mechanism.weights(None, None, torch.zeros(1, HEADS, 9, 4).double(), packed(9, causal))
     assert longer.isfinite().all()
-    assert longer[0, :, 4, 5:].max() < 0.01  # no text had these pairs
+    assert longer[0, :, 4, 5:].max() < 0.01  # pairs that no map has
