@@ -1,4 +1,4 @@
-"""The gate of the fast forms: what it asks, and torch versions that lack a private operator."""
+"""Tests of the conditions of the fast forms, and of torch versions that lack a private operator."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tensors import with_gradients
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,7 +23,7 @@ OPERATORS = (
 
 
 class Without:
-    """torch.ops of a version that has no operator of one name."""
+    """torch.ops of a version that lacks one operator."""
 
     def __init__(self, inner: Any, missing: str) -> None:
         self._inner, (self._first, _, self._rest) = inner, missing.partition(".")
@@ -37,7 +38,7 @@ class Without:
 
 @pytest.fixture(params=OPERATORS)
 def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of an operator that this torch lacks, until the test is over."""
+    """Hide an operator of torch during the test; return its name."""
     monkeypatch.setattr(torch, "ops", Without(torch.ops, request.param))
     operator.cache_clear()
     yield request.param
@@ -45,48 +46,42 @@ def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     operator.cache_clear()
 
 
-def imported_afresh(module: str) -> ModuleType:
-    """A second copy of a module, as an import would run it now."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    assert spec.loader is not None
-    fresh = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fresh)
-    return fresh
+def import_again(module: str) -> ModuleType:
+    """Return a second copy of a module, as an import would run it now."""
+    spec: Any = importlib.util.find_spec(module)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
 
 
 def test_this_version_of_torch_has_all_operators() -> None:
-    constants = ("FLASH", "FLASH_BACKWARD", "PRODUCT", "WEIGHT_GRADIENTS")
-    named = {getattr(fast_cpu, name) for name in constants}
-    assert all(operator(name) is not None for name in named)
-    assert {".".join(name.split(".")[:2]) for name in named} == set(OPERATORS)
+    names = {getattr(fast_cpu, name) for name in ("FLASH", "FLASH_BACKWARD", "PRODUCT", "WEIGHT_GRADIENTS")}
+    assert all(operator(name) is not None for name in names)
+    assert {".".join(name.split(".")[:2]) for name in names} == set(OPERATORS)
 
 
-def test_modules_are_imported_without_an_operator(missing: str) -> None:
+def test_modules_can_be_imported_without_an_operator(missing: str) -> None:
     assert operator(missing) is None
-    for name in ("fast_cpu", "onednn", "block_sparse"):
-        imported_afresh(f"attnkit.ops.{name}")
-    imported_afresh("attnkit.mechanisms.sink")
+    for name in ("ops.fast_cpu", "ops.onednn", "ops.block_sparse", "mechanisms.sink"):
+        import_again(f"attnkit.{name}")
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_linear_layers_are_right_without_an_operator(
+def test_linear_layers_are_correct_without_an_operator(
     trained: bool, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn, "MIN_WORK", 1)
-    monkeypatch.setattr(onednn, "WIDER", True)
-    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 1)
+    for name in ("MIN_WORK", "WIDER", "MIN_TRAINING_WORK"):
+        monkeypatch.setattr(onednn, name, 1)
     layer, x = onednn.Linear(48, 33), torch.randn(5, 7, 48).requires_grad_(trained)
     with torch.set_grad_enabled(trained):
-        y, plain = layer(x), F.linear(x, layer.weight, layer.bias)
-    torch.testing.assert_close(y, plain, rtol=1e-4, atol=1e-5)
+        y, expected = layer(x), F.linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
     if trained:
-        wanted = [x, *layer.parameters()]
-        pairs = [torch.autograd.grad(part.square().sum(), wanted) for part in (y, plain)]
-        torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-4)
+        results = (with_gradients(output, [x, *layer.parameters()]) for output in (y, expected))
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
-def test_the_gate_asks_for_device_type_eager_code_and_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_forms_need_a_device_a_type_eager_code_and_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(2, 3)
     assert usable(x, None)
     assert usable(x, operators=(fast_cpu.FLASH,), onednn=True)
@@ -99,10 +94,10 @@ def test_the_gate_asks_for_device_type_eager_code_and_the_switch(monkeypatch: py
         assert not usable(x)
         assert usable(x, autocast=True)
 
-    def asked(x: Tensor) -> Tensor:
+    def add_if_usable(x: Tensor) -> Tensor:
         return x + 1 if usable(x) else x
 
-    assert torch.equal(torch.compile(asked, backend="eager")(x), x)
+    assert torch.equal(torch.compile(add_if_usable, backend="eager")(x), x)
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     assert usable(x)
     assert not usable(x, onednn=True)
@@ -110,7 +105,7 @@ def test_the_gate_asks_for_device_type_eager_code_and_the_switch(monkeypatch: py
     assert not usable(x, autocast=True)
 
 
-def test_the_environment_can_switch_fast_forms_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not imported_afresh("attnkit.ops.fast_cpu").PLAIN
+def test_environment_variable_disables_fast_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not import_again("attnkit.ops.fast_cpu").PLAIN
     monkeypatch.setenv("ATTNKIT_PLAIN_KERNELS", "1")
-    assert imported_afresh("attnkit.ops.fast_cpu").PLAIN
+    assert import_again("attnkit.ops.fast_cpu").PLAIN

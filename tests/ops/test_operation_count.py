@@ -1,4 +1,4 @@
-"""Operations are counted."""
+"""Test of the count of operations."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from attnkit.ops.operation_count import count_operations
 
 
 @pytest.mark.parametrize("rows", [2, 4096])
-def test_operations_are_those_of_the_three_products(rows: int) -> None:
+def test_operations_are_those_of_three_products(rows: int) -> None:
     layer, x = Linear(64, 96), torch.randn(rows, 64, requires_grad=True)
-    counted = count_operations(lambda: layer(x).sum().backward())
-    assert counted == 3 * 2 * rows * 64 * 96  # forward, and the gradients of x and of the weight
+    operations = count_operations(lambda: layer(x).sum().backward())
+    assert operations == 3 * 2 * rows * 64 * 96  # forward, and the gradients of x and of the weight
     assert not fast_cpu.PLAIN

@@ -1,4 +1,4 @@
-"""The fast recurrence of simple recurrent units against a plain loop and finite differences."""
+"""Tests of the fast recurrence of simple recurrent units against a plain loop."""
 
 import pytest
 import torch
@@ -15,32 +15,27 @@ def inputs(length: int) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])
-def test_states_and_gradients_are_those_of_the_plain_loop(length: int) -> None:
-    given = inputs(length)
-    found = []
-    for form in (simple_recurrence, plain_recurrence):
-        states = form(*given)
+def test_states_and_gradients_equal_those_of_the_plain_loop(length: int) -> None:
+    tensors, results = inputs(length), []
+    for recurrence in (simple_recurrence, plain_recurrence):
+        states = recurrence(*tensors)
         assert states.shape == (3, length, 4)
         loss = (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum()
-        found.append((states, *torch.autograd.grad(loss, given)))
-    torch.testing.assert_close(*found)
+        results.append((states, *torch.autograd.grad(loss, tensors)))
+    torch.testing.assert_close(*results)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    given = inputs(3)
-    (gradient,) = torch.autograd.grad(plain_recurrence(*given).sum(), given[:1], create_graph=True)
+def test_second_derivative_needs_the_plain_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = inputs(3)
+    (gradient,) = torch.autograd.grad(plain_recurrence(*tensors).sum(), tensors[:1], create_graph=True)
     assert gradient.requires_grad
     with pytest.raises(RuntimeError, match="no second derivatives"):
-        torch.autograd.grad(simple_recurrence(*given).sum(), given[:1], create_graph=True)
-
-
-def test_the_plain_form_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+        torch.autograd.grad(simple_recurrence(*tensors).sum(), tensors[:1], create_graph=True)
     monkeypatch.setattr(fast_cpu, "PLAIN", True)
-    given = inputs(2)
-    torch.autograd.grad(simple_recurrence(*given).sum(), given, create_graph=True)
+    torch.autograd.grad(simple_recurrence(*tensors).sum(), tensors, create_graph=True)
 
 
-def test_a_worked_number() -> None:
+def test_worked_number() -> None:
     """Gates of a half and, after c_1 = 2, of sigmoid(ln 3) = 3/4."""
     x = torch.tensor([[[4.0], [-2.0]]])
     g = torch.tensor([[[0.0], [torch.tensor(3.0).log() - 2]]])
