@@ -1,4 +1,4 @@
-"""Cross attention: masks of one row for all, beams, and calls that do not fit."""
+"""Tests of cross attention: masks of one row for a batch, beams, arguments that do not fit."""
 
 import pytest
 import torch
@@ -13,12 +13,6 @@ CROSS = [word for word in mechanisms.names() if facts(word).cross and not facts(
 ROWS, KEYS, BEAMS = 3, 5, 2
 
 
-@pytest.fixture(params=CROSS)
-def layer(request: pytest.FixtureRequest) -> MultiHead:
-    torch.manual_seed(1)
-    return MultiHead.build(request.param, 16, 4, 32, cross=True).double().eval()
-
-
 def tokens(rows: int, length: int) -> Tensor:
     return torch.randn(rows, length, 16, dtype=torch.float64)
 
@@ -27,15 +21,18 @@ def mask(rows: int, queries: int) -> Mask:
     return Mask.cross(torch.arange(KEYS).expand(rows, KEYS) < 4, queries)
 
 
+@pytest.mark.parametrize("word", CROSS)
 @torch.no_grad()
-def test_a_mask_of_one_row_is_that_of_all_rows(layer: MultiHead) -> None:
+def test_mask_of_one_row_applies_to_all_rows(word: str) -> None:
+    torch.manual_seed(1)
+    layer = MultiHead.build(word, 16, 4, 32, cross=True).double().eval()
     x, memory = tokens(ROWS, 2), tokens(ROWS, KEYS)
     one, each = (layer(x, mask(rows, 2), memory) for rows in (1, ROWS))
     torch.testing.assert_close(one.y, each.y)
     if each.state is None:
         return
     step = tokens(ROWS * BEAMS, 1)
-    one, each = (layer(step, mask(rows, 1), state=out.state) for rows, out in ((1, one), (ROWS, each)))
+    one, each = (layer(step, mask(rows, 1), state=output.state) for rows, output in ((1, one), (ROWS, each)))
     torch.testing.assert_close(one.y, each.y)
 
 
@@ -48,7 +45,7 @@ def test_a_mask_of_one_row_is_that_of_all_rows(layer: MultiHead) -> None:
         (3, 3, None, "needs a memory"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(x: int, of_mask: int, memory: int | None, message: str) -> None:
+def test_different_numbers_of_rows_raise(x: int, of_mask: int, memory: int | None, message: str) -> None:
     layer = MultiHead.build("scaled-dot", 16, 4, 32, cross=True).double()
     with pytest.raises(ValueError, match=message):
         layer(tokens(x, 2), mask(of_mask, 2), None if memory is None else tokens(memory, KEYS))
