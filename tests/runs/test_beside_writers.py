@@ -1,4 +1,4 @@
-"""Who reads a run beside one that writes it sees one state."""
+"""Test of reading a run while another thread writes: the reader sees one consistent state."""
 
 import threading
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from attnkit.storage.files import sha256_file
 
 READERS: dict[str, Callable[[Run, Path], object]] = {
     "scores": lambda run, _: run.scores(),
-    "verify": lambda run, _: [one for one in verify(run.path) if one.kind == "file"],
-    "pack": lambda run, folder: pack_results(run, folder),
+    "verify": lambda run, _: [check for check in verify(run.path) if check.kind == "file"],
+    "pack": pack_results,
     "saved scores": lambda run, _: SavedScores.read(run, "test"),
     "kept rows": lambda run, _: list(RunCorpus(run).rows("test")),
 }
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_reader_beside_a_writer_sees_one_state(reader: str, tmp_path: Path) -> None:
-    """It waits for files that are half written; before, it saw new scores with old outputs."""
+def test_reader_waits_for_the_writer(reader: str, tmp_path: Path) -> None:
+    """Without waiting, it read new scores with old outputs."""
     run = Run.open(scored_run(tmp_path, "base", ["x"] * 5, ("bleu",)).path)
-    whole = READERS[reader](run, tmp_path / "first")
-    path, done = run.path / "scores.json", list[object]()
+    expected = READERS[reader](run, tmp_path / "first")
+    path, results = run.path / "scores.json", list[object]()
     content = path.read_bytes()
 
     def read() -> None:
         try:
-            done.append(READERS[reader](Run.open(run.path), tmp_path / "second"))
+            results.append(READERS[reader](Run.open(run.path), tmp_path / "second"))
         except AttnkitError as error:
-            done.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=read)
     with run.changing():
@@ -44,10 +44,11 @@ def test_a_reader_beside_a_writer_sees_one_state(reader: str, tmp_path: Path) ->
         path.write_text("{")
         thread.start()
         thread.join(0.2)
-        assert not done
+        assert not results
         path.write_bytes(content)
         run.record("scores.json", run.sha256("scores.json"))
     thread.join()
+    (result,) = results
     if reader == "pack":
-        whole, done = sha256_file(whole), [sha256_file(done[0])]  # type: ignore[arg-type]
-    assert str(done[0]) == str(whole)
+        expected, result = sha256_file(expected), sha256_file(result)
+    assert str(result) == str(expected)

@@ -1,4 +1,4 @@
-"""The copy of the demo in the cache."""
+"""Tests of the copy of the demo run in the cache."""
 
 from pathlib import Path
 
@@ -10,17 +10,22 @@ from attnkit.runs.json_files import StoredSplit
 from attnkit.storage.files import sha256_file
 
 
-def test_messages_have_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+
+
+def test_messages_contain_the_name_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nbce", "demo", "--context", __file__, "--prompt", "x", "--pool", "window"]) == 2
     assert "method window does not work with demo: an encoder-decoder" in capsys.readouterr().err
     assert main(["verify", "demo"]) == 0
     assert "\ndemo " in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("name", sorted(path.name for path in demo.SHIPPED.iterdir()))
-def test_a_damaged_copy_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+def test_damaged_copy_is_restored(name: str) -> None:
     file = demo.located("demo") / name
     whole = file.read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:-9] + bytes(9)):
@@ -29,8 +34,7 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert sha256_file(file) == sha256_file(demo.SHIPPED / name)
 
 
-def test_a_copy_with_scores_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("cache")
+def test_copy_with_scores_is_kept() -> None:
     Run.open("demo").write_scores("valid", ["a"], StoredSplit(sentences=1))
     assert Run.open("demo").scores() == {"valid": StoredSplit(sentences=1)}

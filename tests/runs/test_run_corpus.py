@@ -1,4 +1,4 @@
-"""What a run keeps of the splits that it is scored on."""
+"""Tests of the rows that a run stores of the splits on which it is scored."""
 
 import json
 import shutil
@@ -24,27 +24,26 @@ def run(tmp_path: Path) -> Run:
 
 
 def with_data(run: Run, task: str, data: DataConfig) -> Run:
-    """The run with another data section, in memory."""
+    """Change the task and the data section of a run in memory."""
     run.__dict__["recipe"] = run.recipe.model_copy(update={"task": task, "data": data})
     return run
 
 
-def test_a_run_is_scored_without_its_corpus_from_any_folder(
+def test_run_is_scored_without_its_corpus_from_any_folder(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eval = run.recipe.eval
-    scored = evaluate(run, ["test"], eval)[0]
+    first = evaluate(run, ["test"], eval)[0]
     assert list(RunCorpus(run, keep=True).rows("test")) == ROWS
     (tmp_path / "test.jsonl").unlink()
-    moved = tmp_path / "elsewhere"
-    shutil.move(run.path, moved)
+    shutil.move(run.path, tmp_path / "moved")
     monkeypatch.chdir("/")
-    again = evaluate(Run.open(moved), ["test"], eval, force=True)[0]
-    assert again.json()["metrics"] == scored.json()["metrics"]
-    assert again.references == scored.references
+    second = evaluate(Run.open(tmp_path / "moved"), ["test"], eval, force=True)[0]
+    assert second.json()["metrics"] == first.json()["metrics"]
+    assert second.references == first.references
 
 
-def test_another_corpus_is_told_of_and_not_used(tmp_path: Path, run: Run) -> None:
+def test_changed_corpus_warns_and_is_not_used(tmp_path: Path, run: Run) -> None:
     list(RunCorpus(run, keep=True).rows("test"))
     (tmp_path / "test.jsonl").write_text(OTHER)
     with pytest.warns(UserWarning, match=r"the corpus has changed since test was scored .*stored rows"):
@@ -53,7 +52,7 @@ def test_another_corpus_is_told_of_and_not_used(tmp_path: Path, run: Run) -> Non
     assert list(RunCorpus(run, keep=True).rows("test")) == [Row("cats", "hunde")]
 
 
-def test_of_a_large_split_only_the_hash_is_kept(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_large_split_only_the_hash_is_stored(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_corpus, "MAX_BYTES", 100)
     corpus = RunCorpus(run, keep=True)
     assert list(corpus.rows("test")) == ROWS
@@ -67,20 +66,16 @@ def test_of_a_large_split_only_the_hash_is_kept(tmp_path: Path, run: Run, monkey
         corpus.rows("test")
 
 
-def test_a_corpus_in_a_data_folder_is_found_by_its_name(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a run that was moved away from its data needs it."""
-    (tmp_path / "data").mkdir()
-    shutil.move(tmp_path / "test.jsonl", tmp_path / "data/test.jsonl")
-    moved = with_data(run, "translation", DataConfig(test="../gone/test.jsonl"))
-    assert list(RunCorpus(moved, tmp_path / "data").rows("test")) == ROWS
-
-
-def test_a_test_file_is_read_without_the_training_data_that_give_the_validation_rows(tmp_path: Path, run: Run) -> None:
-    data = DataConfig(train="gone.jsonl", test="test.jsonl", split=SplitSizes(valid=1))
-    split = with_data(run, "translation", data)
-    assert list(RunCorpus(split, tmp_path).rows("test")) == ROWS
+@pytest.mark.parametrize(
+    "data",
+    [
+        DataConfig(test="../gone/test.jsonl"),
+        DataConfig(train="gone.jsonl", test="test.jsonl", split=SplitSizes(valid=1)),
+    ],
+)
+def test_file_is_found_by_its_name_in_the_data_folder(tmp_path: Path, run: Run, data: DataConfig) -> None:
+    """A run may have moved away from its data, or need only a part of it."""
+    assert list(RunCorpus(with_data(run, "translation", data), tmp_path).rows("test")) == ROWS
 
 
 @pytest.mark.parametrize(
@@ -90,17 +85,17 @@ def test_a_test_file_is_read_without_the_training_data_that_give_the_validation_
         (lambda data: (data / "test.json").write_text("{}"), "test.json: was changed"),
     ],
 )
-def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: str) -> None:
+def test_damage_raises(run: Run, damage: Callable[[Path], None], message: str) -> None:
     corpus = RunCorpus(run, keep=True)
     corpus.rows("test")
     damage(run.path / "data")
     with pytest.raises(DataError, match=message):
         corpus.rows("test")
-    (run.path / "data/test.json").unlink()  # as the message says
+    (run.path / "data/test.json").unlink()  # as the message advises
     assert list(corpus.rows("test")) == ROWS
 
 
-def test_generated_questions_are_kept_with_their_number_of_passages(run: Run) -> None:
+def test_generated_questions_are_stored_by_number_of_passages(run: Run) -> None:
     corpus = RunCorpus(with_data(run, "question-answering", DataConfig(corpus="toy-passages")), keep=True)
     two, three = corpus.questions("test", 2), corpus.questions("test", 3)
     assert {len(row.contexts) for row in two} != {len(row.contexts) for row in three}
@@ -108,23 +103,23 @@ def test_generated_questions_are_kept_with_their_number_of_passages(run: Run) ->
     assert corpus.stores("test")
 
 
-def test_nothing_is_written_unless_asked(run: Run) -> None:
+def test_nothing_is_written_without_keep(run: Run) -> None:
     assert list(RunCorpus(run).rows("test")) == ROWS
     assert not (run.path / "data").exists()
 
 
-def test_training_rows_are_not_kept(run: Run) -> None:
+def test_training_rows_are_not_stored(run: Run) -> None:
     corpus = RunCorpus(with_data(run, "translation", DataConfig(corpus="toy-translation", size=3)), keep=True)
     assert len(list(corpus.rows("train"))) == 3
     assert not (run.path / "data").exists()
 
 
-def test_a_run_that_cannot_be_written_is_scored(run: Run) -> None:
-    (run.path / "data").write_text("a file where the folder would be")
+def test_rows_are_read_if_they_cannot_be_stored(run: Run) -> None:
+    (run.path / "data").write_text("a file in place of the folder")
     assert list(RunCorpus(run, keep=True).rows("test")) == ROWS
 
 
-def test_unknown_splits_and_folders_are_named(run: Run, tmp_path: Path) -> None:
+def test_unknown_split_or_folder_raises(run: Run, tmp_path: Path) -> None:
     for split in ("tset", "../test"):
         with pytest.raises(MissingInputError, match="no split .*test"):
             RunCorpus(run, keep=True).rows(split)

@@ -1,4 +1,4 @@
-"""The run directory: what is written comes back, and what is damaged is named."""
+"""Tests of run folders: writing and reading, damage, faults of the disk, locks, logs and finding runs."""
 
 import os
 import random
@@ -6,8 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import DataError, MissingInputError, OutputError, OutputPathError
-from attnkit.experiment.verification import verify
+from attnkit.experiment.verification import Check, verify
 from attnkit.recipe import Recipe, difference
 from attnkit.runs import Run, find_runs, is_run, run_path
 from attnkit.runs.json_files import Finished, StoredMetric, StoredSplit
@@ -42,25 +43,30 @@ RECIPE = Recipe.model_validate(
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """A vocabulary of characters."""
     return Tokenizer.train(RECIPE.tokenizer, [Row("a b c d", "d c b a e f")] * 5)
 
 
-def begin(path: Path, *, variant: str = "base", seed: int = 1, name: str = "toy") -> Run:
-    """A new run."""
-    return Run.create(path, RECIPE, name=name, variant=variant, seed=seed)
+def create(path: Path) -> Run:
+    return Run.create(path, RECIPE, name="toy", variant="base", seed=1)
 
 
 def build(tokenizer: Tokenizer) -> models.Model:
-    """A model of the recipe."""
     sizes = (len(tokenizer.source), len(tokenizer.target))
     return models.build(RECIPE.model, sizes, RECIPE.data.max_length).eval()
 
 
+def flip(data: bytes, byte: int, bit: int) -> bytes:
+    return data[:byte] + bytes([data[byte] ^ 1 << bit]) + data[byte + 1 :]
+
+
+def checks_below(root: Path) -> list[Check]:
+    return [check for path, fault in run_paths(root) for check in verify(path, fault=fault)]
+
+
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    """A finished run."""
-    run = begin(tmp_path_factory.mktemp("runs") / "seed-1")
+    """Return the folder of a finished run, which tests may not change."""
+    run = create(tmp_path_factory.mktemp("runs") / "seed-1")
     run.write_tokenizer(tokenizer)
     run.log.append({"step": 1, "loss": 2.5})
     torch.manual_seed(3)
@@ -70,20 +76,18 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
 
 
 @pytest.fixture(autouse=True)
-def _unsynced() -> Iterator[None]:
-    """A disk that is not synced."""
+def _no_syncing() -> Iterator[None]:
     with use_disk(FaultyDisk()):
         yield
 
 
 @pytest.fixture
 def finished(pristine: Path, tmp_path: Path) -> Run:
-    """A finished run that a test may change."""
-    shutil.copytree(pristine, tmp_path / "copy")
-    return Run(tmp_path / "copy")
+    """Return a finished run, which the test may change."""
+    return Run(shutil.copytree(pristine, tmp_path / "copy"))
 
 
-def test_the_folder_is_made_of_recipe_variant_and_seed() -> None:
+def test_folder_consists_of_recipe_variant_and_seed() -> None:
     path = run_path("runs", "translation/multi30k", "vanilla", 3)
     assert path == Path("runs/translation/multi30k/vanilla/seed-3")
 
@@ -91,17 +95,16 @@ def test_the_folder_is_made_of_recipe_variant_and_seed() -> None:
 @pytest.mark.parametrize(
     ("name", "variant"), [("..", "a"), ("a/../..", "b"), ("/etc", "a"), ("a", ".."), ("a", "b/c"), ("a", "")]
 )
-def test_no_name_leads_out_of_the_root(name: str, variant: str) -> None:
+def test_name_that_leaves_the_root_raises(name: str, variant: str) -> None:
     with pytest.raises(OutputPathError, match="cannot be the name of a folder"):
         run_path("runs", name, variant, 1)
 
 
-def test_a_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
+def test_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "seed-4"
     Run.create(path, RECIPE, name="x/toy", variant="v", seed=4, hashes={"data": "d"}, device="cpu", threads=2)
     run = Run.open(path)
     assert run.recipe == RECIPE
-    assert difference(run.recipe, RECIPE) == []
     assert (run.name, run.variant, run.seed) == ("x/toy", "v", 4)
     assert run.exists
     assert not run.finished
@@ -123,39 +126,37 @@ def test_a_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
 
 
 def test_updates_of_the_manifest_merge_objects(tmp_path: Path) -> None:
-    run = begin(tmp_path)
+    run = create(tmp_path)
     run.update(hashes={"data": "1"}, parameters=10)
     run.update(hashes={"tokenizer": "2"})
-    again = Run.open(tmp_path)
-    assert again.manifest.hashes == {"data": "1", "tokenizer": "2"}
-    assert again.manifest.parameters == 10
+    manifest = Run.open(tmp_path).manifest
+    assert manifest.hashes == {"data": "1", "tokenizer": "2"}
+    assert manifest.parameters == 10
 
 
-def test_a_run_is_never_begun_over_another(tmp_path: Path) -> None:
-    begin(tmp_path / "run")
+def test_run_is_not_created_over_another_run(tmp_path: Path) -> None:
+    create(tmp_path / "run")
     with pytest.raises(OutputPathError, match=r"already holds manifest\.json .*--fresh"):
-        begin(tmp_path / "run")
+        create(tmp_path / "run")
     (tmp_path / "half" / "checkpoints").mkdir(parents=True)
     with pytest.raises(OutputPathError, match="already holds checkpoints"):
-        begin(tmp_path / "half")
+        create(tmp_path / "half")
 
 
-def test_a_half_begun_run_is_begun_again(tmp_path: Path) -> None:
-    counter = FaultyDisk()
-    create = {"name": "toy", "variant": "base", "seed": 1}
-    with use_disk(counter):
-        Run.create(tmp_path / "dry", RECIPE, **create)
-    for at in range(1, counter.count):
+def test_run_whose_creation_was_killed_is_created_again(tmp_path: Path) -> None:
+    with use_disk(FaultyDisk()) as disk:
+        create(tmp_path / "dry")
+    for at in range(1, disk.count):
         path = tmp_path / str(at)
         with pytest.raises(Killed), use_disk(FaultyDisk(at, Killed)):
-            Run.create(path, RECIPE, **create)
+            create(path)
         with Run(path).lock():
-            run = Run(path) if Run(path).exists else begin(path)
+            run = Run(path) if Run(path).exists else create(path)
         assert run.recipe == RECIPE
         assert not list(path.glob("*.tmp-*"))
 
 
-def test_clearing_removes_the_run_and_nothing_else(finished: Run) -> None:
+def test_clear_removes_only_the_run(finished: Run) -> None:
     checkpoint.save(finished, 1, {}, {})
     (finished.path / "notes.txt").write_text("mine")
     (finished.path / "recipe.yaml.tmp-999999999").write_text("")
@@ -163,10 +164,10 @@ def test_clearing_removes_the_run_and_nothing_else(finished: Run) -> None:
         finished.clear()
     assert sorted(os.listdir(finished.path)) == [".lock", "notes.txt"]
     assert not finished.exists
-    assert begin(finished.path).recipe == RECIPE
+    assert create(finished.path).recipe == RECIPE
 
 
-def test_a_changed_recipe_can_be_stored(finished: Run) -> None:
+def test_changed_recipe_is_stored(finished: Run) -> None:
     other = RECIPE.model_copy(update={"train": RECIPE.train.model_copy(update={"steps": 7})})
     assert difference(finished.recipe, other) == ["train.steps: 1000 -> 7"]
     finished.replace_recipe(other)
@@ -174,7 +175,7 @@ def test_a_changed_recipe_can_be_stored(finished: Run) -> None:
     assert finished.recipe == other
 
 
-def test_the_trained_model_comes_back(finished: Run, tokenizer: Tokenizer) -> None:
+def test_trained_model_is_loaded(finished: Run, tokenizer: Tokenizer) -> None:
     torch.manual_seed(3)
     expected = build(tokenizer)
     random_state = torch.get_rng_state()
@@ -189,21 +190,18 @@ def test_the_trained_model_comes_back(finished: Run, tokenizer: Tokenizer) -> No
 
 def test_tied_weights_are_stored_once(finished: Run, tokenizer: Tokenizer) -> None:
     model = build(tokenizer)
-    stored = finished.weights()
-    assert len(stored) < len(model.state_dict())
-    assert set(stored) == {name for name, _ in model.named_parameters()}
+    assert set(finished.weights()) == {name for name, _ in model.named_parameters()} < model.state_dict().keys()
 
 
-def test_weights_that_are_given_under_all_names_are_fine(finished: Run, tokenizer: Tokenizer) -> None:
+def test_tied_weights_may_be_given_under_all_names(finished: Run, tokenizer: Tokenizer) -> None:
     model = build(tokenizer)
     copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     finished.finish(copies, step=2, seconds=1, reason="steps")
-    ids = torch.tensor([[2, 6]])
-    source = torch.tensor([[4, 5, 3]])
+    source, ids = torch.tensor([[4, 5, 3]]), torch.tensor([[2, 6]])
     assert torch.equal(finished.model()(source, ids), model(source, ids))
 
 
-def test_a_second_tokenizer_leaves_nothing_of_the_first(finished: Run) -> None:
+def test_second_tokenizer_replaces_all_files_of_the_first(finished: Run) -> None:
     rows = [Row("a b c d", "w x y z")] * 5
     spec = RECIPE.tokenizer.model_copy(update={"shared": False, "size": 12})
     finished.write_tokenizer(Tokenizer.train(spec, rows))
@@ -218,10 +216,10 @@ def test_new_weights_remove_the_scores_of_the_old(finished: Run, tokenizer: Toke
     assert finished.scores() == {}
 
 
-def test_weights_of_another_model_are_refused(finished: Run, tokenizer: Tokenizer) -> None:
+def test_weights_of_another_model_raise(finished: Run, tokenizer: Tokenizer) -> None:
     state = build(tokenizer).state_dict()
     name = next(iter(state))
-    for change, words in [
+    for change, message in [
         (lambda s: s.pop(name), "is missing"),
         (lambda s: s.update(extra=torch.zeros(1)), "extra is unexpected"),
         (lambda s: s.update({name: torch.zeros(2)}), r"must be float32 .*, got float32 \[2\]"),
@@ -231,11 +229,11 @@ def test_weights_of_another_model_are_refused(finished: Run, tokenizer: Tokenize
         weights = {key: tensor.clone() for key, tensor in state.items()}
         change(weights)
         finished.finish(weights, step=1, seconds=1, reason="steps")
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             finished.model()
 
 
-def test_what_is_not_a_run_says_what_is_missing(finished: Run, tmp_path: Path) -> None:
+def test_folder_that_is_not_a_run_raises(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="no such run; `attnkit train RECIPE`"):
         Run.open(tmp_path / "absent")
     with pytest.raises(MissingInputError, match=r"manifest\.json is missing; there are runs in .*copy"):
@@ -250,8 +248,8 @@ def test_what_is_not_a_run_says_what_is_missing(finished: Run, tmp_path: Path) -
         Run.open(finished.path)
 
 
-def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    run = begin(tmp_path)
+def test_unfinished_run_raises_with_a_remedy(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run = create(tmp_path)
     with pytest.raises(MissingInputError, match=r"tokenizer\.model: no such file"):
         run.tokenizer()
     run.write_tokenizer(tokenizer)
@@ -260,24 +258,19 @@ def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path, tokenizer: Tokenize
 
 
 @pytest.mark.parametrize("name", ["recipe.yaml", "tokenizer.model", "model.safetensors", "manifest.json"])
-def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> None:
+def test_damaged_file_raises_with_its_name(finished: Run, name: str) -> None:
     path = finished.path / name
     whole = path.read_bytes()
     rng = random.Random(name)
-    refused = 0
+    messages = []
     for _ in range(20):
-        data = bytearray(whole)
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        path.write_bytes(data)
-        text = None
+        path.write_bytes(flip(whole, rng.randrange(len(whole)), rng.randrange(8)))
         try:
-            run = Run.open(finished.path)
-            run.model()
+            Run.open(finished.path).model()
         except (DataError, MissingInputError) as error:
-            refused += 1
-            text = str(error)
-        assert text is None or (str(finished.path) in text and "\n" not in text)
-    assert refused == 20 or name == "manifest.json"
+            messages.append(str(error))
+    assert all(str(finished.path) in message and "\n" not in message for message in messages)
+    assert len(messages) == 20 or name == "manifest.json"
 
 
 @pytest.mark.parametrize(
@@ -290,13 +283,13 @@ def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> Non
         ("[" * 100_000, "not valid JSON"),
     ],
 )
-def test_a_malformed_manifest_is_named(finished: Run, text: str, reason: str) -> None:
+def test_malformed_manifest_raises(finished: Run, text: str, reason: str) -> None:
     (finished.path / "manifest.json").write_text(text)
     with pytest.raises(DataError, match=rf"manifest\.json: {reason}.*; .*with --fresh"):
         assert Run.open(finished.path).seed
 
 
-def test_a_manifest_without_the_hash_of_the_weights_is_refused(finished: Run) -> None:
+def test_manifest_without_the_hash_of_the_weights_raises(finished: Run) -> None:
     finished.update(files={"model.safetensors": None})
     with pytest.raises(DataError, match=r"the SHA-256 of model\.safetensors is missing"):
         finished.model()
@@ -314,7 +307,7 @@ def test_scores_of_splits_are_merged(finished: Run) -> None:
         finished.output_path("../../x")
 
 
-def test_scores_of_other_splits_stay_to_the_letter(finished: Run) -> None:
+def test_scores_of_other_splits_are_kept_unchanged(finished: Run) -> None:
     path = finished.path / "scores.json"
     text = json_text({"test": {"later": [1], "metrics": {"bleu": {"score": 40}}}})
     path.write_text(text)
@@ -323,8 +316,8 @@ def test_scores_of_other_splits_stay_to_the_letter(finished: Run) -> None:
     assert path.read_text().startswith(text.removesuffix("\n}\n") + ",\n")
 
 
-def test_what_another_process_has_written_is_no_damage(finished: Run) -> None:
-    """Two evaluations at once: each knows the manifest as it was when it began."""
+def test_files_that_another_process_wrote_are_not_damage(finished: Run) -> None:
+    """Of two evaluations at the same time, each has read the manifest when it began."""
     other = Run(finished.path)
     assert other.manifest == finished.manifest
     finished.write_scores("test_2017", ["a"], StoredSplit())
@@ -336,23 +329,26 @@ def test_what_another_process_has_written_is_no_damage(finished: Run) -> None:
 
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
+def test_run_is_unfinished_or_whole_after_a_fault_of_the_disk(
     tmp_path: Path, pristine: Path, tokenizer: Tokenizer, fault: str
 ) -> None:
-    """finish() over an older end: old model, new model, or a run that says it must go on."""
+    """finish() of a finished run leaves the old model, the new model, or an unfinished run."""
     weights = {name: tensor + 1 for name, tensor in build(tokenizer).state_dict().items()}
-    old = Run(pristine).weights()
-    counter = FaultyDisk()
+
+    def finish(path: Path) -> Run:
+        run = Run(path)
+        run.finish(weights, step=9, seconds=1, reason="steps")
+        return run
+
     shutil.copytree(pristine, tmp_path / "dry")
-    with use_disk(counter):
-        Run(tmp_path / "dry").finish(weights, step=9, seconds=1, reason="steps")
-    new = Run(tmp_path / "dry").weights()
-    for at in range(1, counter.count + 1):
-        path = tmp_path / str(at)
-        shutil.copytree(pristine, path)
-        refused = pytest.raises((OutputError, OutputPathError, Killed))
-        with refused, use_disk(FaultyDisk(at, **FAULTS[fault])):
-            Run(path).finish(weights, step=9, seconds=1, reason="steps")
+    with use_disk(FaultyDisk()) as disk:
+        new = finish(tmp_path / "dry").weights()
+    old = Run(pristine).weights()
+    for at in range(1, disk.count + 1):
+        path = Path(shutil.copytree(pristine, tmp_path / str(at)))
+        error = pytest.raises((OutputError, OutputPathError, Killed))
+        with error, use_disk(FaultyDisk(at, **FAULTS[fault])):
+            finish(path)
         with Run(path).lock():
             assert not list(path.glob("*.tmp-*"))
         run = Run.open(path)
@@ -360,18 +356,16 @@ def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
             expected = new if run.manifest.finished.step == 9 else old
             stored = run.weights()
             assert all(torch.equal(stored[name], expected[name]) for name in expected)
-        begun = Run(path)
-        begun.finish(weights, step=9, seconds=1, reason="steps")
-        assert begun.finished
+        assert finish(path).finished
 
 
-def test_the_log_is_cut_back_to_a_step_and_goes_on(tmp_path: Path) -> None:
-    run = begin(tmp_path)
+def test_log_is_truncated_to_a_step_and_continued(tmp_path: Path) -> None:
+    run = create(tmp_path)
     path = tmp_path / "metrics.jsonl"
     run.log.truncate(None)
     for step in range(1, 6):
         run.log.append({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
-    unbroken, digest = path.read_bytes(), run.log.digest()
+    whole, digest = path.read_bytes(), run.log.digest()
     with open(path, "ab") as file:
         file.write(b'{"step": 6, "lo')
     assert len(run.log.records()) == 5
@@ -379,24 +373,25 @@ def test_the_log_is_cut_back_to_a_step_and_goes_on(tmp_path: Path) -> None:
     assert [record["step"] for record in run.log.records()] == [1, 2, 3]
     for step in range(4, 6):
         run.log.append({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
-    assert path.read_bytes() == unbroken
+    assert path.read_bytes() == whole
     assert run.log.digest() == digest
     assert run.log.records()[0] == {"step": 1, "loss": 1.0, "grad_norm": None}
     run.log.truncate(None)
     assert path.read_bytes() == b""
 
 
-def test_the_digest_of_the_log_ignores_the_clock_alone(tmp_path: Path) -> None:
-    runs = [begin(tmp_path / str(number)) for number in range(3)]
-    for run, seconds, loss in zip(runs, (1.5, 2.5, 2.5), (4.0, 4.0, 4.1), strict=True):
-        clock = {"seconds": seconds, "valid_seconds": seconds, "tokens_per_second": 1 / seconds}
-        run.log.append({"step": 1, "loss": loss, **clock, "peak_bytes": int(seconds)})
-    first, second, third = (run.log.digest() for run in runs)
-    assert first == second != third
+def test_digest_of_the_log_ignores_times_and_memory(tmp_path: Path) -> None:
+    digests = []
+    for number, (seconds, loss) in enumerate(((1.5, 4.0), (2.5, 4.0), (2.5, 4.1))):
+        log = create(tmp_path / str(number)).log
+        times = {"seconds": seconds, "valid_seconds": seconds, "tokens_per_second": 1 / seconds}
+        log.append({"step": 1, "loss": loss, **times, "peak_bytes": int(seconds)})
+        digests.append(log.digest())
+    assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_damaged_line_of_the_log_is_named(tmp_path: Path) -> None:
-    run = begin(tmp_path)
+def test_damaged_line_of_the_log_raises(tmp_path: Path) -> None:
+    run = create(tmp_path)
     for step in range(1, 5):
         run.log.append({"step": step})
     path = tmp_path / "metrics.jsonl"
@@ -411,18 +406,18 @@ def test_a_damaged_line_of_the_log_is_named(tmp_path: Path) -> None:
         run.log.append({"loss": 1.0})
 
 
-def test_a_full_disk_under_the_log_is_an_error_that_resume_mends(tmp_path: Path) -> None:
-    run = begin(tmp_path)
+def test_log_continues_after_a_full_disk(tmp_path: Path) -> None:
+    run = create(tmp_path)
     run.log.append({"step": 1})
-    full = pytest.raises(OutputError, match=r"metrics\.jsonl: cannot be written: No space left")
-    with full, use_disk(FaultyDisk(2, **FAULTS["disk full"])):
+    error = pytest.raises(OutputError, match=r"metrics\.jsonl: cannot be written: No space left")
+    with error, use_disk(FaultyDisk(2, **FAULTS["disk full"])):
         Run(tmp_path).log.append({"step": 2})
     run.log.truncate(1)
     run.log.append({"step": 2})
     assert [record["step"] for record in run.log.records()] == [1, 2]
 
 
-def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_run_is_locked_against_other_processes(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     with run.lock() as warning:
         assert warning is None
@@ -432,16 +427,16 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
             "except Exception as error: print(type(error).__name__, error)\n"
         )
         command = [sys.executable, "-c", program, str(run.path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        assert "OutputPathError" in done.stdout
-        assert f"is being trained by process {os.getpid()} on " in done.stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+        assert "OutputPathError" in output
+        assert f"is being trained by process {os.getpid()} on " in output
         with pytest.raises(OutputPathError, match=f"process {os.getpid()}"), run.lock():
             pass
     with run.lock():
         pass
 
 
-def test_a_run_in_which_nothing_was_written_leaves_no_folder(tmp_path: Path) -> None:
+def test_lock_of_an_empty_run_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     run = Run(tmp_path / "r" / "a" / "seed-1")
     with pytest.raises(MissingInputError), run.lock():
@@ -452,7 +447,7 @@ def test_a_run_in_which_nothing_was_written_leaves_no_folder(tmp_path: Path) -> 
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "recipe.yaml"]
 
 
-def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_lock_that_cannot_be_created_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputPathError, match="file is not a folder"), Run(tmp_path / "file/x").lock():
         pass
@@ -462,33 +457,23 @@ def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def root(pristine: Path, tmp_path: Path) -> Path:
-    """Two recipes with runs of several variants and seeds, one of them unfinished."""
+    """Return a folder of two recipes with runs of several variants and seeds, one of them unfinished."""
     for name, variant, seed in [("b/c", "v", 2), ("b/c", "v", 10), ("b/c", "u", 1), ("a", "v", 1)]:
         path = run_path(tmp_path, name, variant, seed)
         shutil.copytree(pristine, path)
         Run(path).update(recipe=name, variant=variant, seed=seed)
-    begin(run_path(tmp_path, "b/c", "w", 1))
+    create(run_path(tmp_path, "b/c", "w", 1))
     (tmp_path / "loop").symlink_to(tmp_path)
     return tmp_path
 
 
-def keys(runs: list[Run]) -> Iterator[tuple[str, str, int]]:
-    """Recipe, variant and seed of each."""
-    return ((run.name, run.variant, run.seed) for run in runs)
-
-
-def test_runs_are_found_in_every_kind_of_folder_in_order(root: Path) -> None:
-    every = [("a", "v", 1), ("b/c", "u", 1), ("b/c", "v", 2), ("b/c", "v", 10)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _found(root, every)
-
-
-def _found(root: Path, every: list[tuple[str, str, int]]) -> None:
-    assert list(keys(find_runs([root]))) == every
-    assert list(keys(find_runs([root / "b"]))) == every[1:]
-    assert list(keys(find_runs([root / "b" / "c" / "v"]))) == every[2:]
-    assert list(keys(find_runs([root / "b/c/v/seed-10", str(root)]))) == every
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("folders", "first"), [([""], 0), (["b"], 1), (["b/c/v"], 2), (["b/c/v/seed-10", ""], 0)], ids=str
+)
+def test_runs_are_found_in_order_below_any_folder(root: Path, folders: list[str], first: int) -> None:
+    runs = [(run.name, run.variant, run.seed) for run in find_runs([root / folder for folder in folders])]
+    assert runs == [("a", "v", 1), ("b/c", "u", 1), ("b/c", "v", 2), ("b/c", "v", 10)][first:]
 
 
 def test_unfinished_runs_are_skipped_with_a_note(root: Path) -> None:
@@ -499,7 +484,7 @@ def test_unfinished_runs_are_skipped_with_a_note(root: Path) -> None:
         find_runs([root / "b" / "c" / "w"])
 
 
-def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path) -> None:
+def test_folders_without_runs_raise(root: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="no such folder of runs"):
         find_runs([root, root / "absent"])
     (tmp_path / "empty").mkdir()
@@ -508,7 +493,7 @@ def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("command", "message"),
     [
         ("echo '{' > manifest.json", r"manifest\.json: not valid JSON"),
         ("rm manifest.json", r"not a run: manifest\.json is missing"),
@@ -525,37 +510,35 @@ def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path)
         ("cd ../.. && mv v ../../away && ln -s ../../away v", "is a symbolic link"),
     ],
 )
-def test_a_run_never_vanishes(root: Path, harm: str, said: str, tmp_path: Path) -> None:
-    away = tmp_path.parent / f"{tmp_path.name}-away"
-    harm = harm.replace("../../away", str(away))
-    subprocess.run(["bash", "-c", harm], cwd=root / "a/v/seed-1", check=False)
+def test_damaged_run_is_reported_not_ignored(root: Path, command: str, message: str, tmp_path: Path) -> None:
+    command = command.replace("../../away", f"{tmp_path}-away")
+    subprocess.run(["bash", "-c", command], cwd=root / "a/v/seed-1", check=False)
     notes: list[str] = []
     assert len(find_runs([root], note=notes.append)) == 3
-    assert any(re.search(rf"a/v.*{said}.*; skipped", note) for note in notes), notes
+    assert any(re.search(rf"a/v.*{message}.*; skipped", note) for note in notes), notes
     assert [run.state for run in statuses(root)].count("damaged") == 1
-    if "symbolic" not in said:
-        with pytest.raises((DataError, MissingInputError), match=said):
+    if "symbolic" not in message:
+        with pytest.raises((DataError, MissingInputError), match=message):
             find_runs([root / "a/v/seed-1"])
-    checks = [check for path, fault in run_paths(root) for check in verify(path, fault=fault)]
-    assert any(re.search(said, one.text) and one.state == "different" for one in checks)
+    assert any(re.search(message, check.text) and check.state == "different" for check in checks_below(root))
 
 
-@pytest.mark.parametrize("there", ["", "recipe.yaml", "manifest.json", "checkpoints/", "outputs/"])
-def test_a_run_that_is_just_begun_is_being_trained_not_damaged(root: Path, there: str) -> None:
+@pytest.mark.parametrize("name", ["", "recipe.yaml", "manifest.json", "checkpoints/", "outputs/"])
+def test_run_that_is_being_created_is_in_training_not_damaged(root: Path, name: str) -> None:
     path = root / "a/v/seed-1"
     shutil.rmtree(path)
     notes: list[str] = []
     with Run(path).lock():
-        (path / there).mkdir() if there.endswith("/") else (path / (there or "x")).touch()
+        (path / name).mkdir() if name.endswith("/") else (path / (name or "x")).touch()
         assert len(find_runs([root], note=notes.append)) == 3
         states = [run.state for run in statuses(root) if run.path == path]
-        checks = [one for at, fault in run_paths(root) for one in verify(at, fault=fault)]
+        checks = checks_below(root)
     assert "not a run" not in str(notes)
-    assert states == ["training"] * bool(there)
-    assert all(one.state != "different" for one in checks if one.run == path.as_posix())
+    assert states == ["training"] * bool(name)
+    assert all(check.state != "different" for check in checks if check.run == path.as_posix())
 
 
-def test_a_link_to_a_run_that_is_found_anyway_says_nothing(root: Path) -> None:
+def test_link_to_a_run_that_is_found_by_its_own_path_has_no_note(root: Path) -> None:
     (root / "latest").symlink_to(root / "a/v/seed-1")
     assert all(not found.fault for found in run_paths(root))
     assert find_runs([root / "latest"])
@@ -563,43 +546,38 @@ def test_a_link_to_a_run_that_is_found_anyway_says_nothing(root: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["b/c/u", "b/c/u/seed-1"])
 @pytest.mark.parametrize("calls", ["listdir", "stat lstat", "listdir stat lstat"])
-def test_a_folder_that_cannot_be_read_is_named(
+def test_folder_without_permissions_is_reported(
     calls: str, folder: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its permissions to list and to enter it, of which users with all rights know nothing."""
-    (root / "loop").unlink()  # behind which it could still be read here
-    whole = len(find_runs([root], note=lambda _: None))
+    """Permissions to list and to enter a folder are simulated: they do not apply to root."""
+
+    def deny(call: Any, path: Any, *args: Any, **options: Any) -> Any:
+        inside = f"{path}/" if call.__name__ == "listdir" else str(path)
+        if inside.startswith(f"{root / folder}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return call(path, *args, **options)
+
+    (root / "loop").unlink()  # through it, the folder could still be read
     for name in calls.split():
-        allowed = getattr(os, name)
-
-        def refused(path: Any, *more: Any, allowed: Any = allowed, **named: Any) -> Any:
-            inside = f"{path}/" if allowed.__name__ == "listdir" else str(path)
-            if inside.startswith(f"{root / folder}/"):
-                raise PermissionError(13, "Permission denied", str(path))
-            return allowed(path, *more, **named)
-
-        monkeypatch.setattr(os, name, refused)
+        monkeypatch.setattr(os, name, partial(deny, getattr(os, name)))
     notes: list[str] = []
-    assert len(find_runs([root], note=notes.append)) == whole - 1
+    assert len(find_runs([root], note=notes.append)) == 3
     assert f"{root / folder}: cannot be read: Permission denied; skipped" in notes
     assert [run.path for run in statuses(root) if run.state == "damaged"] == [root / folder]
-    checks = [check for path, fault in run_paths(root) for check in verify(path, fault=fault)]
-    wrong = [one.run for one in checks if "Permission denied" in one.text]
-    assert wrong == [str(root / folder)]
+    denied = [check.run for check in checks_below(root) if "Permission denied" in check.text]
+    assert denied == [str(root / folder)]
 
 
-@pytest.mark.parametrize("flip", [b'"sha256"', b'"format"', b'"seed"', b'"files"', b'"finished"'])
-def test_no_flipped_bit_of_a_key_switches_the_hash_of_the_manifest_off(finished: Run, flip: bytes) -> None:
+@pytest.mark.parametrize("key", [b'"sha256"', b'"format"', b'"seed"', b'"files"', b'"finished"'])
+def test_flipped_bit_in_a_key_of_the_manifest_raises(finished: Run, key: bytes) -> None:
+    """A flipped bit must not remove the hash of the manifest or make a run look like one of an earlier version."""
     path = finished.path / "manifest.json"
     whole = path.read_bytes()
-    place = whole.rindex(flip)
-    for byte in range(len(flip)):
-        for bit in range(8):
-            data = bytearray(whole)
-            data[place + byte] ^= 1 << bit
-            path.write_bytes(data)
-            with pytest.raises(DataError):
-                assert Run(finished.path).manifest
+    start = whole.rindex(key)
+    for byte, bit in product(range(start, start + len(key)), range(8)):
+        path.write_bytes(flip(whole, byte, bit))
+        with pytest.raises(DataError):
+            assert Run(finished.path).manifest
 
 
 @pytest.mark.parametrize(
@@ -620,7 +598,7 @@ def test_no_flipped_bit_of_a_key_switches_the_hash_of_the_manifest_off(finished:
         "pipe",
     ],
 )
-def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) -> None:
+def test_file_without_a_recorded_hash_is_not_used(finished: Run, name: str) -> None:
     before = finished.tokenizer().digest
     path = finished.path / name
     checkpoint.save(finished, 1, {"x": torch.zeros(1)}, {})
@@ -640,58 +618,52 @@ def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) ->
     assert run.tokenizer().digest == before
     assert "x" not in {row.source for row in RunCorpus(run).rows("test")}
     assert run.scores() == ({} if name == "scores.json" else finished.scores())
-    checks = {one.cell: one for one in verify(finished.path)}
+    checks = {check.cell: check for check in verify(finished.path)}
     assert checks[name].text == "no hash recorded, so the file is not used"
-    assert not [one for one in checks.values() if (one.kind, one.state) == ("file", "different")]
+    assert not [check for check in checks.values() if (check.kind, check.state) == ("file", "different")]
 
 
-def test_an_edit_of_the_log_during_a_training_is_not_certified(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    for harm in ("none", "edit", "remove", "append", "of a resumed one"):
-        run = begin(tmp_path / harm)
-        run.write_tokenizer(tokenizer)
-        run.log.truncate(None)
-        run.log.append({"step": 1, "loss": 2.5})
-        path = run.log.path
-        checkpoint.save(run, 1, {"x": torch.zeros(1)}, {})
-        if harm == "of a resumed one":
-            run = Run(run.path)
-            run.log.truncate(1, checkpoint.latest(run).log)  # type: ignore[union-attr]
-        content = path.read_bytes()
-        if harm == "remove":
-            path.unlink()
-        elif harm != "none":
-            path.write_bytes(content.replace(b"2.5", b"1.5") + (b"{}" * (harm == "append")))
-        stopped = {one.cell: one.state for one in verify(run.path)}
-        assert stopped["metrics.jsonl"] == ("same" if harm == "none" else "different")
-        run.log.append({"step": 2, "loss": 2.0})
-        run.finish(build(tokenizer).state_dict(), step=2, seconds=0.5)
-        done = {one.cell: one.state for one in verify(run.path)}
-        assert done["metrics.jsonl"] == ("same" if harm == "none" else "different"), harm
+@pytest.mark.parametrize("change", ["none", "edit", "remove", "append", "edit after resuming"])
+def test_change_of_the_log_during_training_is_detected(tmp_path: Path, tokenizer: Tokenizer, change: str) -> None:
+    run = create(tmp_path)
+    run.write_tokenizer(tokenizer)
+    run.log.truncate(None)
+    run.log.append({"step": 1, "loss": 2.5})
+    path, expected = run.log.path, "same" if change == "none" else "different"
+    checkpoint.save(run, 1, {"x": torch.zeros(1)}, {})
+    if change == "edit after resuming":
+        run = Run(run.path)
+        run.log.truncate(1, checkpoint.latest(run).log)
+    if change == "remove":
+        path.unlink()
+    elif change != "none":
+        path.write_bytes(path.read_bytes().replace(b"2.5", b"1.5") + (b"{}" * (change == "append")))
+    assert {check.cell: check.state for check in verify(run.path)}["metrics.jsonl"] == expected
+    run.log.append({"step": 2, "loss": 2.0})
+    run.finish(build(tokenizer).state_dict(), step=2, seconds=0.5)
+    assert {check.cell: check.state for check in verify(run.path)}["metrics.jsonl"] == expected
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_in_a_key_of_a_checkpoint_is_seen(finished: Run, bit: int) -> None:
+def test_flipped_bit_in_a_key_of_a_checkpoint_is_detected(finished: Run, bit: int) -> None:
     path = checkpoint.save(finished, 1, {"x": torch.zeros(1)}, {})
     assert checkpoint.fault_of(path) is None
     whole = (path / "manifest.json").read_bytes()
     for key in (b'"sha256"', b'"log"', b'"format"', b'"step"', b'"torch"', b'"files"'):
         for byte in range(len(key)):
-            data = bytearray(whole)
-            data[whole.rindex(key) + byte] ^= 1 << bit
-            (path / "manifest.json").write_bytes(data)
+            (path / "manifest.json").write_bytes(flip(whole, whole.rindex(key) + byte, bit))
             assert checkpoint.fault_of(path), (key, byte)
 
 
-def test_a_checkpoint_before_the_first_record_is_resumed(tmp_path: Path) -> None:
-    """A kill there left a run that could not go on."""
-    run = begin(tmp_path)
+def test_checkpoint_before_the_first_log_record_is_resumed(tmp_path: Path) -> None:
+    """A run that was killed there could not be resumed."""
+    run = create(tmp_path)
     run.log.truncate(None)
     checkpoint.save(run, 1, {"x": torch.zeros(1)}, {})
     assert run.log.sha256() is None
-    again = Run(tmp_path)
-    newest = checkpoint.latest(again)
-    assert newest is not None
-    again.log.truncate(newest.step, newest.log)
-    again.log.append({"step": 2})
+    resumed = Run(tmp_path)
+    newest = checkpoint.latest(resumed)
+    resumed.log.truncate(newest.step, newest.log)
+    resumed.log.append({"step": 2})
     with pytest.raises(DataError, match="were changed .their SHA-256"):
         Run(tmp_path).log.truncate(1, "0" * 64)

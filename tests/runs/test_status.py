@@ -1,5 +1,6 @@
-"""What a list of runs says is so, and cleaning takes nothing that is needed."""
+"""Tests of the list of runs (state, order, differences) and of removing checkpoints that are not needed."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ def states(root: Path) -> dict[str, RunStatus]:
     return {status.variant: status for status in statuses(root)}
 
 
-def test_states_steps_and_values_are_those_of_the_files(tmp_path: Path) -> None:
+def test_list_has_the_states_steps_and_values_of_the_files(tmp_path: Path) -> None:
     make_logged(tmp_path, "done", losses=(4, 3, 2, 1), scores={"chrf": 50.0, "bleu": 20.0})
     make_logged(tmp_path, "half", finished=False)
     make_logged(tmp_path, "wrong", finished=False, failed="step 30: the loss is not finite")
@@ -36,19 +37,17 @@ def test_states_steps_and_values_are_those_of_the_files(tmp_path: Path) -> None:
     assert str(tmp_path) not in (found["broken"].fault or "")
     assert list(found)[-1] == "broken"
     assert (done.removable, found["half"].removable) == (1000, 0)
-    everything = (path.stat().st_size for path in done.path.rglob("*") if path.is_file())
-    assert done.bytes == sum(everything)
+    assert done.bytes == sum(path.stat().st_size for path in done.path.rglob("*") if path.is_file())
 
 
-def test_a_run_that_is_being_trained_is_named_and_not_disturbed(tmp_path: Path) -> None:
+def test_listing_does_not_release_the_lock_of_a_training(tmp_path: Path) -> None:
     run = make_logged(tmp_path, finished=False)
     with run.lock():
-        assert statuses(tmp_path)[0].state == "training"
-        assert statuses(tmp_path)[0].state == "training"
+        assert [statuses(tmp_path)[0].state for _ in range(2)] == ["training"] * 2
     assert statuses(tmp_path)[0].state == "unfinished"
 
 
-def test_a_damaged_log_is_told_and_hides_nothing_else(tmp_path: Path) -> None:
+def test_other_values_of_a_run_with_a_damaged_log_are_listed(tmp_path: Path) -> None:
     run = make_logged(tmp_path, scores={"bleu": 20.0})
     run.log.path.write_text("{broken\n")
     (status,) = statuses(tmp_path)
@@ -56,17 +55,16 @@ def test_a_damaged_log_is_told_and_hides_nothing_else(tmp_path: Path) -> None:
     assert (status.fault or "").startswith("metrics.jsonl:1: not valid JSON")
 
 
-def test_runs_stand_in_the_order_of_their_recipe(tmp_path: Path) -> None:
-    listed = {"variants": ["z", "base", "a"]}
-    for variant in ("a", "base", "z"):
-        for seed in (10, 2):
-            make_logged(tmp_path, variant, seed, **listed)
-    expected = [(name, seed) for name in listed["variants"] for seed in (2, 10)]
-    assert [(s.variant, s.seed) for s in statuses(tmp_path)] == expected
+def test_runs_are_in_the_order_of_their_recipe(tmp_path: Path) -> None:
+    variants = ["z", "base", "a"]
+    for variant, seed in product(("a", "base", "z"), (10, 2)):
+        make_logged(tmp_path, variant, seed, variants=variants)
+    expected = [*product(variants, (2, 10))]
+    assert [(status.variant, status.seed) for status in statuses(tmp_path)] == expected
     assert [(run.variant, run.seed) for run in find_runs([tmp_path])] == expected
 
 
-def test_converted_runs_follow_those_of_the_recipe(tmp_path: Path) -> None:
+def test_converted_runs_follow_the_runs_of_the_recipe(tmp_path: Path) -> None:
     for variant in ("base", "other", "z"):
         make_logged(tmp_path, variant, variants=["base", "other", "z"])
     make_logged(tmp_path, "base-linear-swapped")
@@ -75,13 +73,13 @@ def test_converted_runs_follow_those_of_the_recipe(tmp_path: Path) -> None:
     assert [run.variant for run in find_runs([tmp_path])] == expected
 
 
-def test_runs_of_earlier_versions_stand_baseline_first(tmp_path: Path) -> None:
+def test_runs_of_earlier_versions_have_the_baseline_first(tmp_path: Path) -> None:
     for variant in ("z", "base", "a"):
         make_logged(tmp_path, variant)
     assert [run.variant for run in find_runs([tmp_path])] == ["base", "a", "z"]
 
 
-def test_runs_differ_from_the_baseline_and_not_by_their_seed(tmp_path: Path) -> None:
+def test_differences_are_those_to_the_baseline_without_the_seed(tmp_path: Path) -> None:
     make_logged(tmp_path, seed=1)
     make_logged(tmp_path, seed=2)
     make_logged(tmp_path, "other", attention="linear", train={"lr": 0.5})
@@ -94,33 +92,24 @@ def test_runs_differ_from_the_baseline_and_not_by_their_seed(tmp_path: Path) -> 
 
 
 A, B = {"x": "1", "y": "1"}, {"x": "2", "y": "1"}
+ENCODER, CROSS = "model.attention.encoder", "model.attention.cross"
+LOCAL = {ENCODER: "local", f"{ENCODER}.window": "8"}
 
 
 @pytest.mark.parametrize(
-    ("recipes", "usual", "expected"),
+    ("recipes", "baselines", "expected"),
     [
         ([A, A, B], [], [(), (), ("x: 2",)]),
         ([A, B, B], [A], [(), ("x: 2",), ("x: 2",)]),
         ([A, {"x": "1"}], [], [(), ()]),
-        (
-            [
-                {"model.attention.encoder": "a"},
-                {"model.attention.encoder": "b", "model.attention.encoder.window": "8"},
-            ],
-            [{"model.attention.encoder": "a"}],
-            [(), ("model.attention.encoder: b", "model.attention.encoder.window: 8")],
-        ),
-        (
-            [dict.fromkeys(("model.attention.encoder", "model.attention.cross"), "b")],
-            [dict.fromkeys(("model.attention.encoder", "model.attention.cross"), "a")],
-            [("model.attention (encoder, cross): b",)],
-        ),
+        ([{ENCODER: "a"}, LOCAL], [{ENCODER: "a"}], [(), (f"{ENCODER}: local", f"{ENCODER}.window: 8")]),
+        ([{ENCODER: "b", CROSS: "b"}], [{ENCODER: "a", CROSS: "a"}], [("model.attention (encoder, cross): b",)]),
     ],
 )
 def test_differences_are_to_the_baseline_or_the_most_common_value(
-    recipes: list[dict[str, str]], usual: list[dict[str, str]], expected: list[tuple[str, ...]]
+    recipes: list[dict[str, str]], baselines: list[dict[str, str]], expected: list[tuple[str, ...]]
 ) -> None:
-    assert differences(recipes, usual) == expected
+    assert differences(recipes, baselines) == expected
 
 
 def test_all_keys_of_a_recipe_are_compared(tmp_path: Path) -> None:
@@ -129,13 +118,13 @@ def test_all_keys_of_a_recipe_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
-def test_no_runs_is_one_line(name: str, tmp_path: Path) -> None:
+def test_folder_without_runs_raises(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingInputError, match="`attnkit train RECIPE` makes one"):
         statuses(tmp_path / name)
 
 
-def test_cleaning_takes_checkpoints_of_finished_runs_alone(tmp_path: Path) -> None:
+def test_clean_removes_checkpoints_of_finished_runs_only(tmp_path: Path) -> None:
     done, half, busy = (make_logged(tmp_path, name, finished=name != "half") for name in ("done", "half", "busy"))
     (done.checkpoints / "step-20.damaged").mkdir()
     (done.checkpoints / "step-30.tmp-1").mkdir()
@@ -152,7 +141,7 @@ def test_cleaning_takes_checkpoints_of_finished_runs_alone(tmp_path: Path) -> No
     assert (half.checkpoints / "step-30").is_dir()
 
 
-def test_cleaning_leaves_the_checkpoints_of_damaged_weights(tmp_path: Path) -> None:
+def test_clean_keeps_the_checkpoints_of_damaged_weights(tmp_path: Path) -> None:
     run = make_logged(tmp_path)
     (run.path / "model.safetensors").write_bytes(b"other")
     notes: list[str] = []
@@ -162,8 +151,8 @@ def test_cleaning_leaves_the_checkpoints_of_damaged_weights(tmp_path: Path) -> N
     assert (run.checkpoints / "step-30/tensors.safetensors").exists()
 
 
-def test_cleaning_follows_no_link(tmp_path: Path) -> None:
-    """Neither to a folder of checkpoints elsewhere nor from inside a checkpoint."""
+def test_clean_follows_no_link(tmp_path: Path) -> None:
+    """Neither a link to another folder of checkpoints nor a link inside a checkpoint."""
     one, two = make_logged(tmp_path / "runs", "one"), make_logged(tmp_path / "runs", "two")
     kept = tmp_path / "kept"
     one.checkpoints.rename(kept)
@@ -175,7 +164,7 @@ def test_cleaning_follows_no_link(tmp_path: Path) -> None:
     assert not (two.checkpoints / "step-30").exists()
 
 
-def test_an_unfinished_run_keeps_its_checkpoints_whoever_asks(tmp_path: Path) -> None:
+def test_removing_the_checkpoints_of_an_unfinished_run_raises(tmp_path: Path) -> None:
     run = make_logged(tmp_path, finished=False)
     with pytest.raises(MissingInputError, match="training is not finished"):
         remove_checkpoints(run)
