@@ -1,4 +1,4 @@
-"""Heads taken away, and what is lost without them."""
+"""Tests of head ablation, and of the loss without each head."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return make_run(tmp_path_factory.mktemp("probe"))
 
 
-def cut(layer: MultiHead, head: int) -> None:
-    """The plain way: the output projection no longer reads the head."""
+def zero_projection(layer: MultiHead, head: int) -> None:
+    """Set the weights by which the output projection reads the head to 0."""
     width = layer.o.weight.shape[1] // layer.heads
     with torch.no_grad():
         layer.o.weight[:, head * width : (head + 1) * width] = 0
@@ -41,22 +41,22 @@ def answer(model: Model, role: str) -> torch.Tensor:
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize(("word", "role"), list(cases()))
-def test_a_silenced_head_is_one_that_the_projection_does_not_read(word: str, role: str) -> None:
-    """Of every mechanism, in every role; afterwards the model is whole again."""
+def test_ablation_equals_zero_weights_of_the_projection(word: str, role: str) -> None:
+    """Afterwards the model is as before."""
     model = build(model_config(word, role))
     whole = answer(model, role)
     place = HeadPlace(role, 1, 2)  # type: ignore[arg-type]
     with ablated(model, place):
         without = answer(model, role)
     assert torch.equal(answer(model, role), whole)
-    cut(attention_layers(model)[place.kind][1], 2)
+    zero_projection(attention_layers(model)[place.kind][1], 2)
     torch.testing.assert_close(without, answer(model, role), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(without, whole, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize("method", ["greedy", "beam"])
-def test_a_head_stays_silent_in_cached_steps_and_beams(kind: str, method: str) -> None:
+def test_ablation_in_cached_steps_and_beams(kind: str, method: str) -> None:
     texts = [row.source for row in ROWS]
     spec = SearchConfig(method=method, beam=3, max_length=8)
 
@@ -67,24 +67,21 @@ def test_a_head_stays_silent_in_cached_steps_and_beams(kind: str, method: str) -
     place = HeadPlace(kind, 0, 1)  # type: ignore[arg-type]
     with ablated(model, place):
         without = decode(model)
-    cut(attention_layers(model)[place.kind][0], 1)
-    expected = decode(model)
-    assert [[text for text, _ in one] for one in without] == [[t for t, _ in e] for e in expected]
-    for one, other in zip(without, expected, strict=True):
-        assert [s for _, s in one] == pytest.approx([s for _, s in other], abs=1e-4)
+    zero_projection(attention_layers(model)[place.kind][0], 1)
+    for found, expected in zip(without, decode(model), strict=True):
+        assert [text for text, _ in found] == [text for text, _ in expected]
+        assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
-def test_the_loss_is_how_much_worse_each_head_makes_it(run: Run) -> None:
-    found = probe_heads(run, ROWS, metrics=["perplexity", "accuracy"])
-    assert list(found.effects) == [
-        HeadPlace(kind, 0, head) for kind in ("encoder", "decoder", "cross") for head in (0, 1)
-    ]
+def test_effects_are_the_change_of_the_scores(run: Run) -> None:
+    metrics = ["perplexity", "accuracy"]
+    found = probe_heads(run, ROWS, metrics=metrics)
+    kinds = ("encoder", "decoder", "cross")
+    assert list(found.effects) == [HeadPlace(kind, 0, head) for kind in kinds for head in (0, 1)]
     for place, effects in found.effects.items():
         model = run.model()
-        cut(attention_layers(model)[place.kind][0], place.head)
-        scores = teacher_forced_scores(
-            ["perplexity", "accuracy"], model, run.tokenizer(), ROWS, max_length=LENGTH, stream=False
-        )
+        zero_projection(attention_layers(model)[place.kind][0], place.head)
+        scores = teacher_forced_scores(metrics, model, run.tokenizer(), ROWS, max_length=LENGTH, stream=False)
         for name, sign in (("perplexity", 1), ("accuracy", -1)):
             effect = effects[name]
             assert effect.score == pytest.approx(scores[name].value, rel=1e-5)
@@ -94,7 +91,7 @@ def test_the_loss_is_how_much_worse_each_head_makes_it(run: Run) -> None:
             assert 0 < effect.p <= effect.p_corrected <= 1
 
 
-def test_the_run_is_not_changed_and_the_answer_is_repeatable(run: Run) -> None:
+def test_probe_is_reproducible_and_does_not_change_the_run(run: Run) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     options = {"metrics": ["bleu", "perplexity"], "kinds": ["cross"]}
     first, second = (probe_heads(run, ROWS, **options) for _ in range(2))  # type: ignore[arg-type]
@@ -102,25 +99,25 @@ def test_the_run_is_not_changed_and_the_answer_is_repeatable(run: Run) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
 
 
-def test_progress_is_told_after_each_head(run: Run) -> None:
-    told: list[tuple[int, int]] = []
-    probe_heads(run, ROWS[:1], kinds=["cross"], progress=lambda *n: told.append(n))
-    assert told == [(1, 2), (2, 2)]
+def test_progress_after_each_head(run: Run) -> None:
+    reports: list[tuple[int, int]] = []
+    probe_heads(run, ROWS[:1], kinds=["cross"], progress=lambda *numbers: reports.append(numbers))
+    assert reports == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("metric", "message"),
     [
-        ({"metrics": ["length-ratio"]}, "length-ratio: neither higher nor lower is better"),
-        ({"metrics": ["bleuu"]}, "unknown metric 'bleuu': did you mean bleu"),
+        ("length-ratio", "length-ratio: neither higher nor lower is better"),
+        ("bleuu", "unknown metric 'bleuu': did you mean bleu"),
     ],
 )
-def test_what_is_not_there_is_refused(run: Run, options: dict[str, list[int]], message: str) -> None:
+def test_invalid_metrics_raise(run: Run, metric: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        probe_heads(run, ROWS, **options)  # type: ignore[arg-type]
+        probe_heads(run, ROWS, metrics=[metric])
 
 
-def test_a_language_model_has_no_text_to_score_and_no_cross_attention(tmp_path: Path) -> None:
+def test_text_metrics_and_cross_attention_of_a_language_model_raise(tmp_path: Path) -> None:
     model = make_run(tmp_path, task="language-modeling")
     with pytest.raises(UsageError, match="metrics: bleu does not apply to language-modeling"):
         probe_heads(model, ROWS, metrics=["bleu"])

@@ -1,4 +1,4 @@
-"""Numbers of heads against numbers made by hand."""
+"""Tests of statistics of heads against values computed by hand."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def numbers(kind: Kind, rows: list[list[float]], queries: list[Token], keys: lis
     return statistics(maps(kind, rows, queries, keys))[0][0]
 
 
-def test_an_encoder_head_by_hand() -> None:
+def test_encoder_head_by_hand() -> None:
     rows = [[0.5, 0.5, 0, 0], [0, 0, 0, 1], [0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0]]
     found = numbers("encoder", rows, [A, B, B, END], [A, B, B, END])
     assert found == pytest.approx(
@@ -36,7 +36,7 @@ def test_an_encoder_head_by_hand() -> None:
     )
 
 
-def test_a_decoder_head_sees_its_own_past() -> None:
+def test_decoder_head_by_hand() -> None:
     rows = [[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.25, 0.25]]
     found = numbers("decoder", rows, [BEGIN, A, B], [BEGIN, A, B])
     assert found == pytest.approx(
@@ -52,22 +52,21 @@ def test_a_decoder_head_sees_its_own_past() -> None:
     )
 
 
-def test_distances_across_are_of_relative_positions() -> None:
+def test_distance_of_cross_attention_is_of_relative_positions() -> None:
     found = numbers("cross", [[1, 0, 0, 0], [0, 0, 0, 1]], [BEGIN, A], [A, B, A, END])
     assert found.distance == pytest.approx(((1 / 4 - 1 / 8) + (7 / 8 - 3 / 4)) / 2)
     assert (found.first, found.last, found.end) == (0.5, 0, 0.5)
 
 
 @pytest.mark.parametrize("rows", [[[0.5, 0.4], [0, 1]], [[1.5, -0.5], [0, 1]], [[0, 0], [0, 1]]])
-def test_rows_that_are_no_distributions_have_no_entropy(rows: list[list[float]]) -> None:
+def test_rows_that_are_not_distributions_have_no_entropy(rows: list[list[float]]) -> None:
     found = numbers("encoder", rows, [A, B], [A, B])
-    assert found.entropy is None
-    assert found.spread is None
+    assert (found.entropy, found.spread) == (None, None)
     assert found.distance is not None
 
 
-def test_a_key_with_most_of_the_attention_is_a_sink() -> None:
-    """Of a decoder only queries that see several keys count: the first sees nothing else."""
+def test_key_with_most_of_the_attention_is_a_sink() -> None:
+    """In a decoder only queries that see several keys count."""
     keys = [BEGIN, A, B, A, END]
     rows = [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25, 0]]
     assert attention_sink(maps("decoder", rows, keys[:4], keys)) is None
@@ -80,21 +79,21 @@ def test_a_key_with_most_of_the_attention_is_a_sink() -> None:
     assert attention_sink(maps("decoder", rows[:2], keys[:2], keys)) is None
 
 
-def test_empty_axes_and_empty_rows_have_no_numbers() -> None:
-    gone = maps("encoder", [[1]], [END], [END]).without(special=True)
-    assert statistics(gone)[0][0] == HeadStatistics(None, None, None, 0, None, None, 0)
+def test_empty_axes_and_rows_have_no_statistics() -> None:
+    empty = maps("encoder", [[1]], [END], [END]).without(special=True)
+    assert statistics(empty)[0][0] == HeadStatistics(None, None, None, 0, None, None, 0)
     assert numbers("encoder", [[0, 0]], [A], [A, B]).distance is None
     assert numbers("encoder", [[1]], [END], [END]).last is None
 
 
-def test_one_key_has_no_spread_and_an_entropy_of_plain_zero() -> None:
+def test_single_key_has_entropy_zero_and_no_spread() -> None:
     found = numbers("decoder", [[1]], [BEGIN], [BEGIN])
     assert str(found.entropy) == "0.0"
     assert (found.spread, found.end) == (None, None)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_numbers_stay_in_their_ranges(rows: int, columns: int, seed: int) -> None:
+def test_statistics_are_in_their_ranges(rows: int, columns: int, seed: int) -> None:
     drawn = np.random.default_rng(seed).dirichlet([0.3] * columns, rows)
     found = numbers("cross", drawn.tolist(), [A] * rows, [*[A] * (columns - 1), END])
     assert found.entropy is not None
@@ -106,7 +105,7 @@ def test_numbers_stay_in_their_ranges(rows: int, columns: int, seed: int) -> Non
         assert found.end == pytest.approx(found.special)
 
 
-def test_every_layer_and_head_has_numbers() -> None:
+def test_all_layers_and_heads_have_statistics() -> None:
     weights = np.random.default_rng(0).dirichlet([1, 1, 1], (2, 3, 4)).astype(np.float32)
     layers = (MapLayer(0, "dot"), MapLayer(4, "linear", exact=False))
     found = statistics(AttentionMaps("cross", weights, layers, (0, 1, 5), (A, A, B, B), (A, B, END)))

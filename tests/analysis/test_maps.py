@@ -1,4 +1,4 @@
-"""Maps: chosen, merged to words, without special tokens."""
+"""Tests of operations on maps: selection, merging of pieces to words, hiding of tokens."""
 
 import numpy as np
 import pytest
@@ -17,11 +17,11 @@ ROWS = [[0, 0, 0, 1], [0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [1, 0, 0, 0]]
 def maps(layers: tuple[int, ...] = (0,), heads: tuple[int, ...] = (0,)) -> AttentionMaps:
     rows = np.array(ROWS, np.float32)
     weights = np.stack([np.stack([rows * (10 * la + h + 1) for h in heads]) for la in layers])
-    told = tuple(MapLayer(la, "linear", distance=tuple(h / 8 for h in heads)) for la in layers)
-    return AttentionMaps("cross", weights, told, heads, QUERIES, KEYS)
+    facts = tuple(MapLayer(la, "linear", distance=tuple(h / 8 for h in heads)) for la in layers)
+    return AttentionMaps("cross", weights, facts, heads, QUERIES, KEYS)
 
 
-def test_to_a_word_sums_and_from_a_word_averages() -> None:
+def test_merging_sums_over_keys_and_averages_over_queries() -> None:
     merged = maps().by_word()
     expected = [[0, 0, 1], [(0.3 + 0.6) / 2, (0.3 + 0.2) / 2, (0.4 + 0.2) / 2], [1, 0, 0]]
     np.testing.assert_allclose(merged.weights[0, 0], expected, atol=1e-6)
@@ -32,7 +32,7 @@ def test_to_a_word_sums_and_from_a_word_averages() -> None:
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.lists(st.integers(1, 3), min_size=1, max_size=6))
-def test_rows_still_sum_to_one_and_merging_twice_changes_nothing(queries: list[int], keys: list[int]) -> None:
+def test_merged_rows_sum_to_one_and_merging_is_idempotent(queries: list[int], keys: list[int]) -> None:
     axes = [
         tuple(Token("x", 5, word) for word, pieces in enumerate(sizes) for _ in range(pieces))
         for sizes in (queries, keys)
@@ -47,12 +47,11 @@ def test_rows_still_sum_to_one_and_merging_twice_changes_nothing(queries: list[i
     assert again.keys == merged.keys
 
 
-def test_neighbouring_special_tokens_stay_by_themselves() -> None:
-    one = np.eye(3, dtype=np.float32)[None, None]
-    axis = (BEGIN, END, END)
-    merged = AttentionMaps("encoder", one, (MapLayer(0, "dot"),), (0,), axis, axis).by_word()
+def test_adjacent_special_tokens_are_not_merged() -> None:
+    weights, axis = np.eye(3, dtype=np.float32)[None, None], (BEGIN, END, END)
+    merged = AttentionMaps("encoder", weights, (MapLayer(0, "dot"),), (0,), axis, axis).by_word()
     assert merged.queries == axis
-    assert np.array_equal(merged.weights, one)
+    assert np.array_equal(merged.weights, weights)
 
 
 def test_hiding_special_tokens_keeps_values() -> None:
@@ -61,7 +60,7 @@ def test_hiding_special_tokens_keeps_values() -> None:
     assert (text.queries, text.keys) == (QUERIES[1:], KEYS[:3])
 
 
-def test_hiding_the_first_column_keeps_every_row_and_value() -> None:
+def test_hiding_the_first_column_keeps_rows_and_values() -> None:
     shown = maps().without(first=True)
     np.testing.assert_allclose(shown.weights[0, 0], [row[1:] for row in ROWS])
     assert (shown.queries, shown.keys, shown.hidden) == (QUERIES, KEYS[1:], KEYS[:1])
@@ -69,8 +68,8 @@ def test_hiding_the_first_column_keeps_every_row_and_value() -> None:
     np.testing.assert_allclose(both.weights[0, 0], [row[1:3] for row in ROWS[1:]])
 
 
-def test_a_begin_token_that_is_hidden_as_special_is_not_hidden_twice() -> None:
-    """Rows and columns keep equal numbers."""
+def test_begin_token_is_hidden_once() -> None:
+    """As a special token and as the first column, so that rows and columns remain equal."""
     square = AttentionMaps("decoder", np.ones((1, 1, 4, 4), np.float32), maps().layers, (0,), QUERIES, QUERIES)
     both = square.without(first=True, special=True)
     assert (both.queries, both.keys, both.hidden) == (QUERIES[1:], QUERIES[1:], ())
@@ -91,21 +90,20 @@ def test_a_begin_token_that_is_hidden_as_special_is_not_hidden_twice() -> None:
         ((2, 4), 1, "", (1, 1)),
     ],
 )
-def test_many_layers_and_heads_are_thinned_evenly(
+def test_many_layers_and_heads_are_selected_evenly(
     shape: tuple[int, int], most: int, given: str, expected: tuple[int, int]
 ) -> None:
     whole = maps(tuple(range(shape[0])), tuple(range(shape[1])))
-    some = whole.spread(most, all_layers="layers" in given, all_heads="heads" in given)
-    assert some.weights.shape[:2] == expected
-    assert some.chosen_from == (None if expected == shape else shape)
-    for chosen, count in (([one.number for one in some.layers], shape[0]), (some.heads, shape[1])):
+    part = whole.spread(most, all_layers="layers" in given, all_heads="heads" in given)
+    assert part.weights.shape[:2] == expected
+    assert part.chosen_from == (None if expected == shape else shape)
+    for chosen, count in (([layer.number for layer in part.layers], shape[0]), (part.heads, shape[1])):
         assert sorted(set(chosen)) == list(chosen)
         assert len(chosen) == 1 or (chosen[0], chosen[-1]) == (0, count - 1)
-    layer, head = some.layers[-1].number, some.heads[-1]
-    np.testing.assert_array_equal(some.weights[-1, -1], whole.weights[layer, head])
+    np.testing.assert_array_equal(part.weights[-1, -1], whole.weights[part.layers[-1].number, part.heads[-1]])
 
 
-def test_chosen_layers_and_heads_come_in_order_each_once() -> None:
+def test_selected_layers_and_heads_are_sorted_and_unique() -> None:
     whole = maps((0, 2, 5), (1, 4, 6))
     part = whole.choose([5, 0, 5], [6, 1])
     assert [layer.number for layer in part.layers] == [0, 5]
@@ -116,19 +114,18 @@ def test_chosen_layers_and_heads_come_in_order_each_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "heads", "text"),
+    ("layers", "heads", "message"),
     [
         ([1], [], "--layer 1: cross attention has layers 0, 2, 5"),
         ([], [3], "--head 3: cross attention has heads 0 to 2"),
         ([-1], [], "--layer -1: cross attention has layers 0, 2, 5"),
     ],
 )
-def test_what_is_not_there_is_told(layers: list[int], heads: list[int], text: str) -> None:
-    with pytest.raises(UsageError) as error:
+def test_missing_layer_or_head_raises(layers: list[int], heads: list[int], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}$"):
         maps((0, 2, 5), (0, 1, 2)).choose(layers, heads)
-    assert str(error.value) == text
 
 
-def test_axes_must_fit_the_weights() -> None:
+def test_axes_that_do_not_fit_the_weights_raise() -> None:
     with pytest.raises(ValueError, match=r"weights of shape \(1, 1, 4, 4\) for axes of"):
         AttentionMaps("cross", maps().weights, (MapLayer(0, "dot"),), (0,), QUERIES, KEYS[:3])

@@ -1,4 +1,4 @@
-"""Distances from exact softmax, and what exact softmax would have done."""
+"""Tests of exact softmax attention as the reference of a map, and of the distance from it."""
 
 import math
 from pathlib import Path
@@ -25,14 +25,14 @@ def read(model: Model) -> None:
         model(SOURCE, TARGET)
 
 
-def test_the_distance_is_half_the_sum_of_differences() -> None:
+def test_distance_is_half_the_l1_norm_of_the_difference() -> None:
     rows = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0, 0, 1], [2, -1, 0]])[None, None]
     others = torch.tensor([[0.5, 0.5, 0], [0, 1, 0], [0.5, 0, 0.5], [1, 0, 0]])[None, None]
     assert half_l1_distance(rows, others).tolist() == [[[0, 1, 0.5, 1]]]
 
 
-def test_the_reference_by_hand() -> None:
-    """One head of width 4; the keys score 0, ln 3 and, out of sight, more."""
+def test_reference_by_hand() -> None:
+    """One head of width 4; the scores of the keys are 0, ln 3 and a larger one that is masked."""
     q = torch.tensor([[[[2.0, 0, 0, 0]]]])
     k = torch.tensor([[[[0.0, 0, 0, 0], [math.log(3), 0, 0, 0], [9, 0, 0, 0]]]])
     mask = Mask.cross(torch.tensor([[True, True, False]]), 1)
@@ -50,47 +50,47 @@ def test_the_reference_by_hand() -> None:
         ("cross", {"key_heads": 2}, {}),
     ],
 )
-def test_plain_attention_is_its_own_reference(role: str, options: dict[str, Any], more: dict[str, Any]) -> None:
+def test_softmax_attention_equals_its_reference(role: str, options: dict[str, Any], more: dict[str, Any]) -> None:
     model = build(model_config("scaled-dot", role, options, "encoder-decoder", **more))
     with record_maps(model) as found:
         read(model)
-    for one in found[role]:
-        torch.testing.assert_close(one.weights, one.exact(), rtol=0, atol=1e-6)
+    for maps in found[role]:
+        torch.testing.assert_close(maps.weights, maps.exact(), rtol=0, atol=1e-6)
 
 
-def test_the_reference_of_a_sparse_mechanism_sees_everything() -> None:
+def test_reference_of_a_sparse_mechanism_sees_all_keys() -> None:
     model = build(model_config("local", "encoder", {"window": 1}, "encoder-decoder"))
     with record_maps(model, kinds=["encoder"]) as found:
         read(model)
-    for one in found["encoder"]:
-        exact = one.exact()
+    for maps in found["encoder"]:
+        exact = maps.exact()
         assert exact is not None
-        assert (one.weights[0, :, 0, 2:] == 0).all()
+        assert (maps.weights[0, :, 0, 2:] == 0).all()
         assert (exact[0] > 0).all()
         assert (exact[1, :, :, 3:] == 0).all()
 
 
 @pytest.mark.parametrize("word", ["linear", "performer", "efficient", "nystrom", "linformer"])
-def test_effective_maps_are_as_far_as_their_reference_is(word: str, tmp_path: Path) -> None:
+def test_distance_of_effective_maps(word: str, tmp_path: Path) -> None:
     section = model_config(word, "encoder", {"landmarks": 2} if word == "nystrom" else {}, heads=2)
     run = save_run(tmp_path, section.model_copy(update={"shape": "encoder-decoder"}))
     found = capture(run, "two red dogs and a cat", target="ein hund", heads=[1], reference=True, device="cpu")
     assert found.reference is not None
     maps, exact = found.maps["encoder"], found.reference.maps["encoder"]
     for number, layer in enumerate(maps.layers):
-        far = np.abs(maps.weights[number] - exact.weights[number]).sum(-1).mean(-1) / 2
-        assert layer.distance == pytest.approx(tuple(far), abs=1e-6)
-        assert far.max() > 0.01
+        distance = np.abs(maps.weights[number] - exact.weights[number]).sum(-1).mean(-1) / 2
+        assert layer.distance == pytest.approx(tuple(distance), abs=1e-6)
+        assert distance.max() > 0.01
 
 
-def test_few_tokens_make_nystrom_exact(tmp_path: Path) -> None:
+def test_nystrom_is_exact_for_few_tokens(tmp_path: Path) -> None:
     run = save_run(tmp_path, model_config("nystrom", "encoder", shape="encoder-decoder"))
     found = capture(run, "a cat", target="ein hund", device="cpu")
     assert max(max(layer.distance or (1,)) for layer in found.maps["encoder"].layers) < 1e-6
 
 
 @pytest.mark.parametrize("word", ["synthesizer-dense", "synthesizer-random", "fixed-pattern"])
-def test_without_queries_and_keys_there_is_no_reference(word: str, tmp_path: Path) -> None:
+def test_mechanisms_without_queries_and_keys_have_no_reference(word: str, tmp_path: Path) -> None:
     run = save_run(tmp_path, model_config(word, "encoder", shape="encoder-decoder"))
     found = capture(run, "a cat", target="ein hund", reference=True, device="cpu")
     assert found.reference is not None
@@ -99,7 +99,7 @@ def test_without_queries_and_keys_there_is_no_reference(word: str, tmp_path: Pat
     assert all(layer.distance is None for layer in found.maps["encoder"].layers)
 
 
-def test_a_capture_has_a_distance_for_each_head_and_its_reference(tmp_path: Path) -> None:
+def test_capture_has_distances_by_head_and_a_reference(tmp_path: Path) -> None:
     run = save_run(tmp_path, model_config("linear", "decoder", shape="encoder-decoder"))
     found = capture(run, "a cat", target="ein hund", heads=[1, 3], reference=True, device="cpu")
     assert found.reference is not None

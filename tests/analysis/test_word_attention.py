@@ -1,4 +1,4 @@
-"""Heads ranked by what one word reads of another."""
+"""Tests of heads ranked by the attention of one word to another."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ WEIGHTS = np.array(
 MAPS = AttentionMaps("encoder", WEIGHTS, (MapLayer(0, "dot"),), (0, 1), TOKENS, TOKENS)
 
 
-def test_heads_are_ranked_by_the_sum_over_the_tokens_of_the_word() -> None:
+def test_heads_are_ranked_by_the_sum_over_the_tokens_of_a_word() -> None:
     first, second = rank_heads(MAPS, "it", "Animal")
     assert first[:2] == (0, 0)
     assert first.weight == pytest.approx(0.8)
@@ -30,12 +30,12 @@ def test_heads_are_ranked_by_the_sum_over_the_tokens_of_the_word() -> None:
     assert not has_word(TOKENS, "ani")
 
 
-def test_a_word_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_missing_word_raises_with_the_words_of_the_text() -> None:
     with pytest.raises(UsageError, match=r"--to cat: .*'cat'; the words are It, animal\.$"):
         rank_heads(MAPS, "it", "cat")
 
 
-def test_the_table_has_the_caveat() -> None:
+def test_table_of_heads() -> None:
     table = reading_table(MAPS, "it", "animal")
     assert [cell.text for cell in table.rows[0]] == ["0", "0", "0.80", "animal.", "0.80"]
     assert "choose a head first" in table.notes[-1]
