@@ -1,8 +1,9 @@
-"""Values of options that only a mechanism can judge are refused with the recipe, at their place."""
+"""Tests of options that only a mechanism can check: the error names their place in the recipe."""
 
 from pathlib import Path
 
 import pytest
+import torch
 
 from attnkit import models
 from attnkit.errors import RecipeError
@@ -14,23 +15,24 @@ model:
   heads: 4
   width: 64
 """
-"""The files are not there: whatever is refused is refused before data is looked for."""
+"""The files do not exist: options are checked before data is read."""
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def complaint(text: str, *overrides: str) -> str:
+def error_of(text: str) -> str:
     Path("r.yaml").write_text(START + text)
     with pytest.raises(RecipeError) as caught:
-        load("r.yaml", overrides, option_check=models.check_options)
+        load("r.yaml", option_check=models.check_options)
+    assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "blamed", "reason"),
+    ("options", "key", "reason"),
     [
         (
             "synthesizer-factorized-dense, factors: [8, 15]",
@@ -45,29 +47,25 @@ def complaint(text: str, *overrides: str) -> str:
         ("dot, attention_dropout: 1", "attention_dropout", "must be a number >= 0 and < 1, got '1'"),
     ],
 )
-def test_a_value_that_a_mechanism_refuses_is_told_with_place_and_key(options: str, blamed: str, reason: str) -> None:
-    text = f"  attention:\n    encoder: {{name: {options}}}\n"
-    line, *more = complaint(text).splitlines()
-    column = text.splitlines()[1].index(f"{blamed}: ") + len(f"{blamed}: ") + 1
-    assert not more
-    assert line.startswith(f"r.yaml:7:{column}: model.attention.encoder.{blamed}: ")
-    assert reason in line
+def test_invalid_option_raises_with_its_line_column_and_key(options: str, key: str, reason: str) -> None:
+    line = f"    encoder: {{name: {options}}}"
+    message = error_of(f"  attention:\n{line}\n")
+    column = line.index(f"{key}: ") + len(f"{key}: ") + 1
+    assert message.startswith(f"r.yaml:7:{column}: model.attention.encoder.{key}: ")
+    assert reason in message
 
 
-def test_a_value_for_all_places_is_refused_once_under_the_key_as_written() -> None:
-    line, *more = complaint("  attention: {name: scaled-dot, key_heads: 3}\n").splitlines()
-    assert not more
-    assert line.startswith("r.yaml:6:44: model.attention.key_heads: ")
+def test_invalid_option_of_all_roles_raises_once_with_the_key_as_written() -> None:
+    message = error_of("  attention: {name: scaled-dot, key_heads: 3}\n")
+    assert message.startswith("r.yaml:6:44: model.attention.key_heads: ")
 
 
-def test_a_decoder_that_reads_both_sides_needs_factors_of_twice_the_length() -> None:
+def test_decoder_of_both_sides_needs_factors_of_twice_the_length() -> None:
     name = "{name: synthesizer-factorized-dense, factors: [8, 16]}"
-    assert "product is 256, the positions" in complaint(f"  shape: decoder\n  attention: {name}\n")
+    assert "product is 256, the positions" in error_of(f"  shape: decoder\n  attention: {name}\n")
 
 
-def test_values_that_fit_are_taken_and_the_random_state_stays() -> None:
-    import torch
-
+def test_valid_options_are_accepted_and_the_random_state_stays() -> None:
     name = "{name: synthesizer-factorized-dense, factors: [8, 16]}"
     Path("r.yaml").write_text(f"{START}  attention: {{encoder: {name}, decoder: performer}}\n")
     before = torch.random.get_rng_state()

@@ -1,44 +1,42 @@
-"""The fast decoder answers as the plain one in every search."""
+"""Tests of the fast decoder against the plain one in every search."""
 
 from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 
 from attnkit.data.tokenizer import BOS, EOS, PAD
-from attnkit.models import Transformer, build, fast_decoder
+from attnkit.models import Transformer, fast_decoder
 from attnkit.models.fast_decoder import FastDecoder
 from attnkit.ops import fast_cpu, onednn
-from attnkit.recipe.schema import ModelConfig, SearchConfig
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search
 
 SIZE = 60
 
 
-def made(attention: dict[str, Any] | None = None, **changes: Any) -> Transformer:
-    """A model whose outputs differ from line to line; `attention` is that of decoder and cross."""
-    torch.manual_seed(0)
-    options = {"width": 32, "ff": 40, "heads": 4, "layers": {"encoder": 1, "decoder": 2}, **changes}
+def build(attention: dict[str, Any] | None = None, **options: Any) -> Transformer:
+    """Return a model whose outputs differ from line to line; `attention` is that of decoder and cross."""
     roles = dict.fromkeys(("decoder", "cross"), attention or {})
-    model = build(ModelConfig.model_validate(options | {"attention": roles}), (SIZE, SIZE), 80)
-    assert isinstance(model, Transformer)
+    defaults = {"width": 32, "ff": 40, "layers": {"encoder": 1, "decoder": 2}}
+    model = tiny_model(SIZE, max_length=80, seed=0, attention=roles, **defaults | options)
     with torch.no_grad():
         for weights in model.parameters():
             weights.add_(torch.randn_like(weights) * 0.2)
-    return model.eval()
+    return model.eval()  # type: ignore[no-any-return]
 
 
 def sources(count: int) -> torch.Tensor:
     rows = torch.randint(4, SIZE, (count, 19), generator=torch.Generator().manual_seed(1))
-    for row, length in enumerate(range(count)):
-        rows[row, 18 - length] = EOS
-        rows[row, 19 - length :] = PAD
+    for length, row in enumerate(rows):
+        row[18 - length], row[19 - length :] = EOS, PAD
     return rows
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize(
-    "changes",
+    "options",
     [
         {},
         {"norm": "post", "positions": "learned", "tie": "none"},
@@ -56,54 +54,52 @@ def sources(count: int) -> torch.Tensor:
     ],
     ids=lambda spec: spec.method,
 )
-def test_searches_find_the_same(changes: dict[str, Any], spec: SearchConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, source = made(**changes), sources(12)
+def test_searches_equal_those_of_the_plain_decoder(
+    options: dict[str, Any], spec: SearchConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, source = build(**options), sources(12)
     assert FastDecoder.of(model) is not None
-    fast = search(model, source, spec, lines=range(12))
+    fast = sum(search(model, source, spec, lines=range(12)), [])
     monkeypatch.setattr(fast_cpu, "PLAIN", True)
     assert FastDecoder.of(model) is None
-    plain = search(model, source, spec, lines=range(12))
-    assert [[h.ids for h in row] for row in fast] == [[h.ids for h in row] for row in plain]
-    for one, other in zip(sum(fast, []), sum(plain, []), strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-4)
+    plain = sum(search(model, source, spec, lines=range(12)), [])
+    assert [hypothesis.ids for hypothesis in fast] == [hypothesis.ids for hypothesis in plain]
+    assert [h.score for h in fast] == pytest.approx([h.score for h in plain], abs=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_model_in_bfloat16_is_searched(norm: str) -> None:
-    model = made(norm=norm).to(torch.bfloat16)
-    found = search(model, sources(3), SearchConfig(beam=2, max_length=6), lines=range(3))
-    assert all(row[0].ids for row in found)
+def test_search_with_a_model_in_bfloat16(norm: str) -> None:
+    model = build(norm=norm).to(torch.bfloat16)
+    rows = search(model, sources(3), SearchConfig(beam=2, max_length=6), lines=range(3))
+    assert all(row[0].ids for row in rows)
 
 
 @pytest.mark.parametrize("wider", [False, True])
 @pytest.mark.parametrize("sentences", [6, 1])
 @torch.inference_mode()
-def test_steps_of_reordered_and_leaving_rows_are_those_of_the_plain_decoder(
+def test_steps_with_reordered_and_removed_rows_equal_the_plain_decoder(
     sentences: int, wider: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also past the room that caches have at first, and with each form of products."""
+    """Also beyond the initial size of caches, and with each form of products."""
     for module in (onednn, fast_decoder):
         monkeypatch.setattr(module, "WIDER", wider)
     monkeypatch.setattr(onednn, "MIN_WORK", 5000)
     monkeypatch.setattr(fast_decoder, "MIN_PACKED_WEIGHTS", 1)
     monkeypatch.setattr(fast_decoder, "INITIAL_POSITIONS", 7)
-    model, source, random = made(), sources(sentences), torch.Generator().manual_seed(2)
-    reader = FastDecoder.of(model)
-    assert reader is not None
-    fast, plain, ids = reader.start(source), model.start(source), None
+    model, source, random = build(), sources(sentences), torch.Generator().manual_seed(2)
+    decoder: Any = FastDecoder.of(model)
+    fast, plain, ids = decoder.start(source), model.start(source), torch.full((sentences, 1), BOS)
     for step in range(40):
-        if ids is None:
-            ids = torch.full((sentences, 1), BOS)
-        else:
-            stay = torch.tensor([0, 5, 2]) if step == 20 and sentences == 6 else None
+        if step:
+            kept = torch.tensor([0, 5, 2]) if step == 20 and sentences == 6 else None
             beams = torch.randint(0, len(ids) // sentences, (sentences, 3), generator=random)
             rows = torch.arange(sentences)[:, None] * (len(ids) // sentences) + beams
-            rows = (rows if stay is None else rows[stay]).flatten()
-            fast, plain = fast.select(rows, stay), plain.select(rows, stay)
+            rows = (rows if kept is None else rows[kept]).flatten()
+            fast, plain = fast.select(rows, kept), plain.select(rows, kept)
             sentences = len(rows) // 3
             ids = torch.randint(4, SIZE, (len(rows), 1), generator=random)
-        (found, fast), (expected, plain) = reader.advance(ids, fast), model.advance(ids, plain)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        (hidden, fast), (expected, plain) = decoder.advance(ids, fast), model.advance(ids, plain)
+        torch.testing.assert_close(hidden, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -119,21 +115,18 @@ def test_steps_of_reordered_and_leaving_rows_are_those_of_the_plain_decoder(
     ],
 )
 def test_other_attention_has_no_fast_form(attention: dict[str, Any]) -> None:
-    assert FastDecoder.of(made(attention)) is None
+    assert FastDecoder.of(build(attention)) is None
 
 
-def test_what_watches_or_disturbs_layers_is_not_bypassed() -> None:
-    model = made()
-    layer = model.decoder.get_submodule("blocks.0.attention.mechanism")
-    handle = layer.register_forward_hook(lambda *_: None)
-    assert FastDecoder.of(model) is None
-    handle.remove()
-    assert FastDecoder.of(model) is not None
-    for part in (model.output, model.embed_target):
+def test_models_with_hooks_noise_or_other_structure_have_no_fast_form() -> None:
+    model = build()
+    mechanism = model.decoder.get_submodule("blocks.0.attention.mechanism")
+    for part in (mechanism, model.output, model.embed_target):
         handle = part.register_forward_hook(lambda *_: None)
         assert FastDecoder.of(model) is None
         handle.remove()
-    layer.evaluation_noise = 0.1
+        assert FastDecoder.of(model) is not None
+    mechanism.evaluation_noise = 0.1
     assert FastDecoder.of(model) is None
-    assert FastDecoder.of(made(positions="alibi")) is None
-    assert FastDecoder.of(made(shape="decoder")) is None
+    assert FastDecoder.of(build(positions="alibi")) is None
+    assert FastDecoder.of(build(shape="decoder")) is None

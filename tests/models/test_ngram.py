@@ -1,10 +1,9 @@
-"""n-gram models beside Kneser-Ney written out with dictionaries."""
+"""Tests of n-gram models against Kneser-Ney smoothing with dictionaries."""
 
 from collections import Counter
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 from attnkit.data.batch import Batch
@@ -19,15 +18,20 @@ TEXT = Batch(None, torch.cat((BEGIN, ROWS[:, :-1]), 1), ROWS, torch.arange(7).nu
 
 
 def make(order: int) -> NGram:
-    section = ModelConfig(type="n-gram", shape="decoder", order=order)
-    model = build(section, (SIZE, SIZE), 32).double().eval()
+    """Return a model without counts."""
+    model = build(ModelConfig(type="n-gram", shape="decoder", order=order), (SIZE, SIZE), 32).double().eval()
     assert isinstance(model, NGram)
+    return model
+
+
+def counted(order: int) -> NGram:
+    model = make(order)
     model.count([TEXT])
     return model
 
 
-def plain(order: int, context: tuple[int, ...]) -> list[float]:
-    """p(c | context) for every c, by the formula of interpolated Kneser-Ney."""
+def formula(order: int, context: tuple[int, ...]) -> list[float]:
+    """Return p(c | context) for every c, by the formula of interpolated Kneser-Ney."""
     grams: list[Counter[tuple[int, ...]]] = []
     for length in (1, 2, 3):
         found: Counter[tuple[int, ...]] = Counter()
@@ -35,11 +39,9 @@ def plain(order: int, context: tuple[int, ...]) -> list[float]:
             tokens = [0, 2, *row]
             found.update(tuple(tokens[end - length : end]) for end in range(3, len(tokens) + 1))
         grams.append(found)
-    counts = grams[order - 1]
-    tables = [counts]
-    for length in range(order - 1, 0, -1):  # in how many contexts an n-gram came
-        larger = grams[length]
-        kinds = Counter(gram[1:] for gram in larger)
+    tables = [grams[order - 1]]
+    for length in range(order - 1, 0, -1):  # the number of contexts of each n-gram
+        kinds = Counter(gram[1:] for gram in grams[length])
         if length == 2:  # one context only: the begin of a block
             kinds.update({g: n - 1 for g, n in grams[1].items() if g[0] == 2})
         tables.insert(0, kinds)
@@ -48,27 +50,25 @@ def plain(order: int, context: tuple[int, ...]) -> list[float]:
         before = context[len(context) - length + 1 :] if length > 1 else ()
         once = sum(n == 1 for n in table.values())
         off = once / (once + 2 * sum(n == 2 for n in table.values())) if once else 0.5
-        here = {gram[-1]: n for gram, n in table.items() if gram[:-1] == before}
-        total = sum(here.values())
+        counts = {gram[-1]: n for gram, n in table.items() if gram[:-1] == before}
+        total = sum(counts.values())
         if total:
-            rest = off * len(here) / total
-            shares = [max(here.get(c, 0) - off, 0) / total + rest * share for c, share in enumerate(shares)]
+            rest = off * len(counts) / total
+            shares = [max(counts.get(c, 0) - off, 0) / total + rest * share for c, share in enumerate(shares)]
     return shares
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize("ids", [[2], [2, 5], [2, 5, 7], [2, 7, 3, 9], [2, 11, 11]])
-def test_shares_are_those_of_the_formula(order: int, ids: list[int]) -> None:
-    out = make(order).hidden(None, torch.tensor([ids]))[0, -1].exp()
-    expected = torch.tensor(plain(order, tuple([0, *ids][-2:])), dtype=torch.float64)
-    assert_close(out, expected)
+def test_probabilities_equal_the_formula_and_sum_to_1(order: int, ids: list[int]) -> None:
+    out = counted(order).hidden(None, torch.tensor([ids]))[0, -1].exp()
+    assert_close(out, torch.tensor(formula(order, tuple([0, *ids][-2:])), dtype=torch.float64))
     assert_close(out.sum(), torch.ones((), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_steps_and_pads_change_nothing(order: int) -> None:
-    model = make(order)
-    ids = ROWS[:3, :6]
+def test_steps_after_padded_prompts_equal_one_pass(order: int) -> None:
+    model, ids = counted(order), ROWS[:3, :6]
     whole = model.hidden(None, ids)
     state = model.start(torch.nn.functional.pad(ids[:, :2], (0, 3)))
     for column in range(2, 6):
@@ -76,17 +76,13 @@ def test_steps_and_pads_change_nothing(order: int) -> None:
         assert_close(out[:, 0], whole[:, column])
 
 
-def test_stored_trigrams_find_room_in_a_new_model() -> None:
-    model = make(3)
-    weights = model.state_dict()
-    section = ModelConfig(type="n-gram", shape="decoder", order=3)
-    other = build(section, (SIZE, SIZE), 32).double().eval()
-    other.make_room(weights)
-    other.load_state_dict(weights)
+def test_stored_trigrams_can_be_loaded_into_a_new_model() -> None:
+    model, other = counted(3), make(3)
+    other.make_room(model.state_dict())
+    other.load_state_dict(model.state_dict())
     assert torch.equal(other.hidden(None, ROWS), model.hidden(None, ROWS))
 
 
 @pytest.mark.parametrize(("counts", "expected"), [([1, 1, 2, 5], 0.5), ([1, 4, 4], 1.0), ([3, 4], WITHOUT_COUNTS)])
-def test_the_discount_follows_from_what_came_once_and_twice(counts: list[int], expected: float) -> None:
-    table: Tensor = torch.tensor(counts)
-    assert discount(table) == expected
+def test_discount_depends_on_the_numbers_of_ones_and_twos(counts: list[int], expected: float) -> None:
+    assert discount(torch.tensor(counts)) == expected

@@ -1,49 +1,44 @@
-"""Matrix products in 16 bits."""
+"""Tests of matrix products in 16 bits."""
 
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 
 from attnkit.errors import UnavailableError, UsageError
-from attnkit.models import build
 from attnkit.models.precision import lower_precision
-from attnkit.recipe.schema import ModelConfig, SearchConfig
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search
 
 BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def model(**changes: object) -> torch.nn.Module:
-    torch.manual_seed(3)
-    sizes = {"width": 16, "ff": 24, "heads": 4, "layers": {"encoder": 1, "decoder": 1}}
-    return build(ModelConfig.model_validate(sizes | changes), (40, 40), 30).eval()
-
-
 @pytest.mark.skipif(not BF16, reason="no bf16 products")
 @pytest.mark.parametrize("type", ["transformer", "recurrent", "convolutional"])
-def test_products_are_rounded_and_nothing_else(type: str) -> None:
-    found = model(type=type, tie="decoder")
+def test_only_products_are_rounded(type: str) -> None:
+    model = tiny_model(40, max_length=30, type=type, tie="decoder").eval()
     source, ids = torch.randint(4, 40, (3, 7)), torch.randint(4, 40, (3, 5))
     with torch.no_grad():
-        whole = found(source, ids)
-        lower_precision(found, "bf16")
-        rounded = found(source, ids)
+        exact = model(source, ids)
+        lower_precision(model, "bf16")
+        rounded = model(source, ids)
     assert rounded.dtype == torch.float32
-    assert found.embed_target.tokens.weight.dtype == torch.float32
-    assert not torch.equal(rounded, whole)
-    torch.testing.assert_close(rounded, whole, rtol=0.1, atol=0.1)
+    assert model.embed_target.tokens.weight.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=0.1, atol=0.1)
     spec = SearchConfig(beam=2, max_length=8)
-    answers = search(found, source, spec, lines=range(3))
-    assert all(hypothesis.score < 0 for row in answers for hypothesis in row)
-    (alone,) = search(found, source[1:2], spec, lines=[0])
-    assert [one.ids for one in alone] == [one.ids for one in answers[1]]
-    assert [one.score for one in alone] == pytest.approx([one.score for one in answers[1]])
+    rows = search(model, source, spec, lines=range(3))
+    assert all(hypothesis.score < 0 for row in rows for hypothesis in row)
+    (alone,) = search(model, source[1:2], spec, lines=[0])
+    assert [hypothesis.ids for hypothesis in alone] == [hypothesis.ids for hypothesis in rows[1]]
+    assert [hypothesis.score for hypothesis in alone] == pytest.approx([hypothesis.score for hypothesis in rows[1]])
 
 
-def test_what_there_is_not_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_precision_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)
     with pytest.raises(UnavailableError, match=r"^this cpu does not support fp16 matrix products: use fp32$"):
-        lower_precision(model(), "fp16")
+        lower_precision(tiny_model(40), "fp16")
+    ngram = tiny_model(40, type="n-gram", shape="decoder")
     if BF16:
         with pytest.raises(UsageError, match="no linear layers"):
-            lower_precision(model(type="n-gram", shape="decoder"), "bf16")
-    lower_precision(model(type="n-gram", shape="decoder"), "fp32")
+            lower_precision(ngram, "bf16")
+    lower_precision(ngram, "fp32")

@@ -1,4 +1,4 @@
-"""How much a decoder keeps of the text that it has read."""
+"""Test of the size of the state of a decoder."""
 
 from typing import Any
 
@@ -12,30 +12,21 @@ CACHE = 2 * WIDTH * LAYERS * NUMBER
 """Bytes of the keys and values of one token."""
 
 
-def size(attention: Any, length: int, **model: Any) -> int | None:
-    model = {"shape": "decoder", "width": WIDTH, "layers": {"decoder": LAYERS}, **model}
-    roles = {"decoder": attention if isinstance(attention, dict) else {"name": attention}}
-    return state_bytes(
-        Recipe.model_validate(
-            {
-                "task": "language-modeling",
-                "data": {"corpus": "wikitext-2", "max_length": 256},
-                "model": {"heads": 2, **model, "attention": roles},
-            }
-        ),
-        length,
-    )
+def size(length: int, name: str, shape: str = "decoder", **options: Any) -> int | None:
+    model = {"shape": shape, "width": WIDTH, "heads": 2, "layers": {"decoder": LAYERS}}
+    model["attention"] = {"decoder": {"name": name, **options}}
+    data = {"corpus": "wikitext-2", "max_length": 256}
+    return state_bytes(Recipe.model_validate({"task": "language-modeling", "data": data, "model": model}), length)
 
 
 @pytest.mark.parametrize("length", [10, 100])
-def test_caches_grow_sums_do_not_and_windows_end(length: int) -> None:
-    assert size("scaled-dot", length) == CACHE * length
-    assert size({"name": "scaled-dot", "key_heads": 1}, length) == CACHE * length // 2
-    assert size({"name": "local", "window": 8}, length) == CACHE * 8
-    assert size({"name": "sparse", "rate": 8}, length) == CACHE * length
-    mixed = {"name": "mixture", "parts": ["scaled-dot", "dot"]}
-    assert size(mixed, length) == CACHE * length
-    heads = WIDTH // 2
+def test_caches_grow_with_the_text_and_sums_do_not(length: int) -> None:
+    assert size(length, "scaled-dot") == CACHE * length
+    assert size(length, "scaled-dot", key_heads=1) == CACHE * length // 2
+    assert size(length, "local", window=8) == CACHE * 8
+    assert size(length, "sparse", rate=8) == CACHE * length
+    assert size(length, "mixture", parts=["scaled-dot", "dot"]) == CACHE * length
+    head = WIDTH // 2
     # S [D, E] and z [D] of each of two heads
-    assert size("linear", length) == 2 * (heads * heads + heads) * LAYERS * NUMBER
-    assert size("scaled-dot", length, shape="encoder-decoder") is None
+    assert size(length, "linear") == 2 * (head * head + head) * LAYERS * NUMBER
+    assert size(length, "scaled-dot", shape="encoder-decoder") is None

@@ -1,29 +1,20 @@
-"""The Transformer: sizes, caches, padding, beams."""
+"""Tests of the Transformer: sizes, tied tables, caches, padding, dropout."""
+
+from unittest.mock import Mock
 
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 from torch import Tensor
 
 from attnkit import mechanisms
 from attnkit.attention import Mask, reorder
 from attnkit.layers import Dropout
 from attnkit.layers.block import Block
-from attnkit.models import Decode, Model, build
+from attnkit.models import Decode, build
 from attnkit.recipe import schema
 
 SIZE = 23
-
-
-def make(shape: str = "encoder-decoder", **options: object) -> Model:
-    torch.manual_seed(5)
-    sizes = {"width": 16, "ff": 24, "heads": 4, "layers": {"encoder": 2, "decoder": 2}}
-    model = schema.ModelConfig.model_validate(sizes | {"shape": shape} | options)
-    return build(model, (SIZE, SIZE), 40).double().eval()
-
-
-def ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(4, SIZE, (rows, length), generator=generator)
 
 
 @pytest.mark.parametrize(
@@ -32,20 +23,19 @@ def ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
     # more; embeddings once.  The paper rounds the base model with 37,000 pieces to 65 million.
     [(37000, 37000 * 512 + 6 * 3_152_384 + 6 * 4_204_032), (32000, 60_522_496)],
 )
-def test_the_base_model_has_the_known_number_of_parameters(size: int, expected: int) -> None:
-    model = schema.ModelConfig(
-        width=512, heads=8, ff=2048, layers=schema.Layers(encoder=6, decoder=6), norm="post", tie="all"
-    )
+def test_base_model_has_the_published_number_of_parameters(size: int, expected: int) -> None:
+    layers = schema.Layers(encoder=6, decoder=6)
+    config = schema.ModelConfig(width=512, heads=8, ff=2048, layers=layers, norm="post", tie="all")
     with torch.device("meta"):
-        made = build(model, (size, size), 256)
-    assert sum(p.numel() for p in made.parameters()) == expected
+        model = build(config, (size, size), 256)
+    assert sum(p.numel() for p in model.parameters()) == expected
 
 
-def test_ties_share_one_table_two_or_three() -> None:
-    for tie, tables in (("all", 1), ("decoder", 2), ("none", 3)):
-        model = make(tie=tie)
-        weights = (model.embed_source.tokens.weight, model.embed_target.tokens.weight, model.output.weight)
-        assert len({w.data_ptr() for w in weights}) == tables
+@pytest.mark.parametrize(("tie", "tables"), [("all", 1), ("decoder", 2), ("none", 3)])
+def test_number_of_tables(tie: str, tables: int) -> None:
+    model = tiny_model(SIZE, tie=tie)
+    weights = (model.embed_source.tokens.weight, model.embed_target.tokens.weight, model.output.weight)
+    assert len({w.data_ptr() for w in weights}) == tables
 
 
 CAUSAL = [
@@ -56,32 +46,24 @@ CAUSAL = [
 
 
 @pytest.mark.parametrize("word", CAUSAL)
-def test_a_language_model_promises_that_nothing_is_padded_and_answers_the_same(
-    word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows end with pads at most, which no real token sees, so block paths may be taken."""
-    model = make("decoder", attention={"decoder": {"name": word}}, positions="learned")
-    target = ids(3, 40)
+@torch.no_grad()
+def test_language_model_uses_packed_masks_and_ignores_padding(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the end of rows is padding, which no real token sees, so block paths can be used."""
+    options = {"attention": {"decoder": {"name": word}}, "positions": "learned"}
+    model = tiny_model(SIZE, shape="decoder", **options).double().eval()
+    target = torch.randint(4, SIZE, (3, 40), generator=torch.Generator().manual_seed(0))
     target[1, 25:] = 0
     general = Mask.of(torch.ones_like(target, dtype=torch.bool), 40, True)
-    layouts, packed = [], Mask.packed
-
-    def noted(*given: object, **named: object) -> Mask:
-        layouts.append("packed")
-        return packed(*given, **named)
-
-    monkeypatch.setattr(Mask, "packed", noted)
-    with torch.no_grad():
-        expected = model.decoder(model.embed_target(target, general.q_pos), general)[0]
-        whole = model.hidden(None, target)
-        alone = model.hidden(None, target[1:2, :25])
-        state, steps = model.start(None, rows=3), []
-        for start, end in ((0, 30), (30, 31), (31, 40)):
-            part, state = model.advance(target[:, start:end], state)
-            state = reorder(state.moving, torch.arange(3)), reorder(state.fixed, torch.arange(3))
-            state = Decode(*state)
-            steps.append(part)
-    assert layouts == ["packed"] * 5
+    monkeypatch.setattr(Mask, "packed", packed := Mock(wraps=Mask.packed))
+    expected = model.decoder(model.embed_target(target, general.q_pos), general)[0]
+    whole = model.hidden(None, target)
+    alone = model.hidden(None, target[1:2, :25])
+    state, steps = model.start(None, rows=3), []
+    for start, end in ((0, 30), (30, 31), (31, 40)):
+        part, state = model.advance(target[:, start:end], state)
+        state = Decode(*(reorder(tensors, torch.arange(3)) for tensors in (state.moving, state.fixed)))
+        steps.append(part)
+    assert packed.call_count == 5
     torch.testing.assert_close(whole, expected)
     torch.testing.assert_close(torch.cat(steps, 1), expected)
     torch.testing.assert_close(whole[1:2, :25], alone)
@@ -99,50 +81,42 @@ def test_dropout_keeps_the_expected_share_and_mean() -> None:
 
 
 @pytest.mark.parametrize("relu", [False, True])
-def test_the_scale_of_dropout_is_right_in_bfloat16(relu: bool) -> None:
+def test_dropout_scale_is_exact_in_bfloat16(relu: bool) -> None:
     x = (1 + torch.rand(1000, 1000)).bfloat16().requires_grad_()
     y = Dropout(0.1).train()(x, relu)
-    (gradient,) = torch.autograd.grad(y, x, x.detach())
-    for found in (y, gradient):
-        stays = found > 0
-        ratio = found[stays].double().sum() / x[stays].double().sum()
+    for result in (y, *torch.autograd.grad(y, x, x.detach())):
+        kept = result > 0
+        ratio = result[kept].double().sum() / x[kept].double().sum()
         assert ratio.item() == pytest.approx(256 / 230, rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [True, False])
-def test_dropout_of_relu_is_relu_and_then_dropout(dtype: torch.dtype, training: bool) -> None:
-    dropout = Dropout(0.3).train(training)
-    answers = []
+def test_dropout_with_relu_equals_dropout_after_relu(dtype: torch.dtype, training: bool) -> None:
+    dropout, results = Dropout(0.3).train(training), []
+    x = torch.randn(50, 40, dtype=dtype).requires_grad_()
     for fused in (True, False):
-        torch.manual_seed(1)
-        x = torch.randn(50, 40, dtype=dtype).requires_grad_()
         torch.manual_seed(2)
         y = dropout(x, relu=True) if fused else dropout(x.relu())
-        (gradient,) = torch.autograd.grad(y.square().sum(), x)
-        answers.append((y, gradient))
-    for one, two in zip(*answers, strict=True):
-        assert torch.equal(one, two)
+        results.append((y, *torch.autograd.grad(y.square().sum(), x)))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_dropout_can_be_differentiated_twice(relu: bool) -> None:
     dropout = Dropout(0.3).train()
 
-    def same_draws(x: Tensor) -> Tensor:
+    def seeded_dropout(x: Tensor) -> Tensor:
         torch.manual_seed(1)
-        y: Tensor = dropout(x, relu)
-        return y
+        return dropout(x, relu)  # type: ignore[no-any-return]
 
     x = torch.linspace(-1, 1, 8, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(same_draws, x)
-    assert torch.autograd.gradgradcheck(same_draws, x)
+    assert torch.autograd.gradcheck(seeded_dropout, x)
+    assert torch.autograd.gradgradcheck(seeded_dropout, x)
 
 
-@pytest.mark.parametrize(("own", "inside"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
-def test_activation_dropout_is_that_inside_the_feed_forward_sublayer(own: float | None, inside: float) -> None:
-    model = make(dropout=0.3, activation_dropout=own)
+@pytest.mark.parametrize(("activation", "rate"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
+def test_activation_dropout_is_that_inside_feed_forward(activation: float | None, rate: float) -> None:
+    model = tiny_model(SIZE, dropout=0.3, activation_dropout=activation)
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    assert len(blocks) == 4
-    for block in blocks:
-        assert (block.feed_forward.dropout.rate, block.dropout.rate) == (inside, 0.3)
+    assert [(b.feed_forward.dropout.rate, b.dropout.rate) for b in blocks] == [(rate, 0.3)] * 4
