@@ -1,10 +1,11 @@
-"""Long texts in blocks of queries: answers and gradients are those of all scores at once."""
+"""Tests of long texts in blocks of queries: outputs and gradients equal those of all scores at once."""
 
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from helpers.tensors import assert_same_for_each, packed, sequences, trainable, valid_tokens, with_gradients
 from torch import Tensor
 
 from attnkit import mechanisms
@@ -16,134 +17,124 @@ from attnkit.ops.parameters import computing_with, parameters_of
 WIDTH, HEADS = 16, 4
 NEEDED = {"mixture": {"parts": ("dot", "gaussian")}}
 WORDS = [word for word in mechanisms.names() if issubclass(mechanisms.load(word), Scored)]
+LONG = (2**60, 0)
+"""Lengths from which sequences are computed in blocks: never and always."""
 
 
 def masks(length: int, cross: bool, causal: bool) -> list[Mask]:
-    """No pads; pads behind, before and between the tokens of two rows."""
-    valid = torch.ones(2, length, dtype=torch.bool)
-    behind, before, between = valid.clone(), valid.clone(), valid.clone()
-    behind[0, length - length // 3 :] = before[0, : length // 3] = between[0, 1::3] = False
+    """Return masks of two rows without padding, and with padding behind, before and between the tokens."""
+    pads = (slice(0), slice(length - length // 3, None), slice(length // 3), slice(1, None, 3))
+    valid, behind, before, between = (valid_tokens(length, each, slice(0)) for each in pads)
     if cross:
-        return [Mask.cross(one, length + 3) for one in (valid, behind, between)]
-    packed = Mask.packed(length, valid.device, causal=causal)
-    each = [Mask.of(one, length, causal=causal) for one in (valid, behind, before, between)]
-    return [packed, *each, *([] if causal else [Mask.right(behind)])]
+        return [Mask.cross(keys, length + 3) for keys in (valid, behind, between)]
+    each = [Mask.of(tokens, length, causal=causal) for tokens in (valid, behind, before, between)]
+    return [packed(length, causal), *each, *([] if causal else [Mask.right(behind)])]
 
 
-def answered(made: MultiHead, x: Tensor, memory: Tensor | None, mask: Mask) -> list[Tensor]:
-    """The answers, and gradients of the input and of all parameters."""
-    y = made(x, mask, memory).y
+def outputs(layer: MultiHead, x: Tensor, memory: Tensor | None, mask: Mask) -> list[Tensor]:
+    """Return the output, and the gradients of the input and of all parameters."""
     real = mask.valid[:, :, None] if memory is None else torch.ones(())
-    total = (y * real).sin().sum()
-    given = [x, *made.parameters()]
-    grads = torch.autograd.grad(total, given, allow_unused=True)
-    return [y * real, *(one for one in grads if one is not None)]
+    y = layer(x, mask, memory).y * real
+    gradients = torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()], allow_unused=True)
+    return [y, *(gradient for gradient in gradients if gradient is not None)]
 
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("length", [2, 7, 40])
 @pytest.mark.parametrize("role", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize("word", WORDS)
-def test_blocks_give_what_all_scores_at_once_give(
-    word: str, role: str, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_equal_all_scores_at_once(word: str, role: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if not getattr(mechanisms.facts(word), {"decoder": "causal"}.get(role, role)):
         pytest.skip(f"{word} has no such role")
     torch.manual_seed(3)
-    options = NEEDED.get(word, {}) | {"logit_cap": 4.0}  # which keeps from fused kernels
-    made = MultiHead.build(word, WIDTH, HEADS, 40, role == "cross", causal=role == "decoder", **options).double()
-    for parameter in made.parameters():
+    options = NEEDED.get(word, {}) | {"logit_cap": 4.0}  # no fused kernel supports this
+    layer = MultiHead.build(word, WIDTH, HEADS, 40, role == "cross", causal=role == "decoder", **options).double()
+    for parameter in layer.parameters():
         parameter.data.mul_(3)
-    assert isinstance(made.mechanism, Scored)
+    assert isinstance(layer.mechanism, Scored)
+    monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * length)
     for mask in masks(length, role == "cross", role == "decoder"):
         x = torch.randn(2, mask.q_pos.shape[1], WIDTH, dtype=torch.float64, requires_grad=True)
         memory = torch.randn(2, length, WIDTH, dtype=torch.float64) if role == "cross" else None
-        monkeypatch.setattr(scored, "LONG", 2**60)
-        plain = answered(made, x, memory, mask)
-        monkeypatch.setattr(scored, "LONG", 0)
-        monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * length)
+        monkeypatch.setattr(scored, "LONG", LONG[0])
+        expected = outputs(layer, x, memory, mask)
+        monkeypatch.setattr(scored, "LONG", LONG[1])
         with patch.object(Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights) as block:
-            found = answered(made, x, memory, mask)
-        # path has an answer of its own
-        assert block.called == (made.mechanism.query_blocks and word != "path")
-        torch.testing.assert_close(found, plain, rtol=1e-9, atol=1e-11)
+            found = outputs(layer, x, memory, mask)
+        # path computes its output in its own way
+        assert block.called == (layer.mechanism.query_blocks and word != "path")
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_learned_bias_is_cut_with_the_queries_also_where_heads_share_keys(
-    causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learned_bias_is_cut_into_blocks_with_shared_keys(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
-    made = MultiHead.build("scaled-dot", WIDTH, HEADS, 40, causal=causal, key_heads=2).double()
+    layer = MultiHead.build("scaled-dot", WIDTH, HEADS, 40, causal=causal, key_heads=2).double()
     x, table = torch.randn(2, 31, WIDTH).double(), Relative(HEADS, causal, 8).double()
+    monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
     for mask in masks(31, False, causal):
-        found = []
-        monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
-        for long in (2**60, 0):
-            monkeypatch.setattr(scored, "LONG", long)
+
+        def compute(mask: Mask = mask) -> list[Tensor]:
             with patch.object(Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights) as block:
-                y = made(x, mask, bias=table(mask, x.dtype)).y * mask.valid[:, :, None]
-            assert block.called == (long == 0)
-            learned = [*made.parameters(), *table.parameters()]
-            found.append([y, *torch.autograd.grad(y.sin().sum(), learned)])
-        torch.testing.assert_close(*found)
+                y = layer(x, mask, bias=table(mask, x.dtype)).y * mask.valid[:, :, None]
+            assert block.called == (scored.LONG == 0)
+            return with_gradients(y, [*layer.parameters(), *table.parameters()])
+
+        assert_same_for_each(monkeypatch, scored, "LONG", LONG, compute)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_gradient_of_a_block_is_that_of_the_noise_that_it_drew(
-    causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Answers are linear in the values, so values times their gradient is the answer."""
+def test_gradient_of_a_block_uses_the_noise_of_the_forward_pass(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output is linear in the values, so values times their gradient is the output."""
     monkeypatch.setattr(scored, "LONG", 0)
     monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
-    made = MultiHead.build("sigmoid", WIDTH, HEADS, 40, causal=causal, attention_dropout=0.5)
-    mechanism = made.double().mechanism
-    q, k, v = (torch.randn(2, HEADS, 31, WIDTH // HEADS).double().requires_grad_() for _ in "qkv")
-    mask = Mask.packed(31, q.device, causal=causal)
-    y = mechanism(q, k, v, mask).y
+    layer = MultiHead.build("sigmoid", WIDTH, HEADS, 40, causal=causal, attention_dropout=0.5).double()
+    q, k, v = trainable(sequences(31, *[WIDTH // HEADS] * 3, heads=HEADS))
+    y = layer.mechanism(q, k, v, packed(31, causal)).y
     torch.rand(1)
     state = torch.get_rng_state()
-    (found,) = torch.autograd.grad(y.sum(), [v])
-    torch.testing.assert_close((found * v).sum(), y.sum())
+    (gradient,) = torch.autograd.grad(y.sum(), [v])
+    torch.testing.assert_close((gradient * v).sum(), y.sum())
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_blocks_are_made_again_with_the_parameters_of_their_answer(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In 16-bit training parameters are copies, which modules have only while they answer."""
+def test_blocks_are_recomputed_with_the_parameters_of_the_forward_pass(
+    word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 16-bit training parameters are copies, which modules have only during the forward pass."""
     torch.manual_seed(3)
-    made = MultiHead.build(word, WIDTH, HEADS, 40, **NEEDED.get(word, {})).double()
-    x, found = torch.randn(2, 31, WIDTH).double(), []
+    layer = MultiHead.build(word, WIDTH, HEADS, 40, **NEEDED.get(word, {})).double()
+    x, parameters = torch.randn(2, 31, WIDTH).double(), parameters_of(layer)
     monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
-    for long in (2**60, 0):
-        monkeypatch.setattr(scored, "LONG", long)
-        own = parameters_of(made)
-        with computing_with([one._replace(tensor=3 * one.tensor) for one in own]):
-            y = made(x, Mask.packed(31, x.device, causal=made.mechanism.causal)).y
-        assert parameters_of(made) == own
-        found.append([y, *torch.autograd.grad(y.sin().sum(), [*made.parameters()])])
-    torch.testing.assert_close(*found)
+
+    def compute() -> list[Tensor]:
+        with computing_with([parameter._replace(tensor=3 * parameter.tensor) for parameter in parameters]):
+            y = layer(x, packed(31, layer.mechanism.causal)).y
+        assert parameters_of(layer) == parameters
+        return with_gradients(y, [*layer.parameters()])
+
+    assert_same_for_each(monkeypatch, scored, "LONG", LONG, compute)
 
 
-def test_the_gradient_of_a_block_is_computed_in_the_type_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_a_block_is_computed_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
-    made, x = MultiHead.build("entmax", WIDTH, HEADS, 40, causal=True), torch.randn(2, 31, WIDTH)
-    plain, found, on = Scored._block_weights, [], []
+    layer, x = MultiHead.build("entmax", WIDTH, HEADS, 40, causal=True), torch.randn(2, 31, WIDTH)
+    original, results, autocast = Scored._block_weights, [], []
 
-    def watched(*given: Any) -> Tensor:
-        on.append(torch.is_autocast_enabled("cpu"))
-        return plain(*given)
+    def watched(*arguments: Any) -> Tensor:
+        autocast.append(torch.is_autocast_enabled("cpu"))
+        return original(*arguments)
 
     monkeypatch.setattr(Scored, "_block_weights", watched)
-    for long in (2**60, 0):
+    for long in LONG:
         monkeypatch.setattr(scored, "LONG", long)
         with torch.autocast("cpu", torch.bfloat16):
-            y = made(x, Mask.packed(31, x.device, causal=True)).y
+            y = layer(x, packed(31)).y
         # no biases: that of keys has no gradient but rounding
-        weights = [one for one in made.parameters() if one.dim() == 2]
-        found.append([y.detach(), *torch.autograd.grad(y.float().sum(), weights)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * one.abs().max().item())
-    assert len(on) == 2 * 11
-    assert all(on)
+        weights = [parameter for parameter in layer.parameters() if parameter.dim() == 2]
+        results.append([y.detach(), *torch.autograd.grad(y.float().sum(), weights)])
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
+    assert autocast == [True] * 2 * 11

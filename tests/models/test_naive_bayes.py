@@ -1,4 +1,4 @@
-"""Naive Bayes from counts: its identities, worked numbers, and pools beside plain forms."""
+"""Tests of naive Bayes from counts: identities, worked numbers, pools against plain formulas."""
 
 from itertools import permutations
 from typing import Any
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from attnkit.data.batch import Batch
-from attnkit.data.rows import Row
 from attnkit.data.synthetic.known_source import END, LINE, SOURCES
 from attnkit.models import NaiveBayes, build
 from attnkit.models.counted import add_neighbours, add_pairs, no_counts
@@ -29,101 +28,94 @@ ORDERLESS = POOLS[:4]
 BETAS: list[Any] = [-1, 0, 0.25, 1, "exact"]
 
 
-def joint(seed: int = 0, size: int = SIZE) -> Tensor:
+def float64(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def joint(seed: int = 0) -> Tensor:
+    """Return a random joint count of pairs of tokens."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.rand((size, size), generator=generator, dtype=torch.float64) ** 3 + 1e-3
+    return torch.rand((SIZE, SIZE), generator=generator, dtype=torch.float64) ** 3 + 1e-3
 
 
-def make(size: int = SIZE, width: int = 4, **how: Any) -> NaiveBayes:
+def make(size: int = SIZE, width: int = 4, **options: Any) -> NaiveBayes:
     torch.manual_seed(3)
-    section = ModelConfig(type="naive-bayes", shape="decoder", width=width, naive_bayes=NaiveBayesConfig(**how))
-    model = build(section, (size, size), 32).double().eval()
+    naive_bayes = NaiveBayesConfig(**options)
+    config = ModelConfig(type="naive-bayes", shape="decoder", width=width, naive_bayes=naive_bayes)
+    model = build(config, (size, size), 32).double().eval()
     assert isinstance(model, NaiveBayes)
     return model
 
 
-def counted(**how: Any) -> NaiveBayes:
-    """A model of a random joint count, its residual's table of another one."""
-    model = make(**how)
+def counted(**options: Any) -> NaiveBayes:
+    """Return a model of a random joint count; the table of its residual is from another one."""
+    model = make(**options)
     model.set_joint(joint())
-    if how.get("residual") == "own":
+    if options.get("residual") == "own":
         near = joint(1)
         model.neighbours = (near / near.sum(1, keepdim=True)).log() - model.unigram
-    if how.get("estimate") == "skip-gram":
+    if options.get("estimate") == "skip-gram":
         model.settle()
     return model
 
 
-def batch(*rows: list[int]) -> Batch:
-    """Rows of ids as the text after the begin token."""
-    longest = max(map(len, rows))
-    output = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+def batch_of(output: Tensor) -> Batch:
+    """Return a batch with rows of ids as the text after the begin token."""
     begin = torch.where(output != 0, 2, 0)[:, :1]
-    return Batch(None, torch.cat((begin, output[:, :-1]), 1), output, torch.arange(9).numpy(), 0)
+    return Batch(None, torch.cat((begin, output[:, :-1]), 1), output, torch.arange(len(output)).numpy(), 0)
 
 
-def logs(model: NaiveBayes, ids: list[int]) -> Tensor:
-    """Log-probabilities [V] of the token after `ids`."""
-    with torch.no_grad():
-        return model.hidden(None, torch.tensor([ids]))[0, -1]
+@torch.no_grad()
+def logprobs(model: NaiveBayes, ids: list[int]) -> Tensor:
+    """Return the log-probabilities [V] of the token after `ids`."""
+    return model.hidden(None, torch.tensor([ids]))[0, -1]
 
 
-@pytest.mark.parametrize("how", POOLS)
+@pytest.mark.parametrize("options", POOLS)
 @pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize("residual", ["none", "shared", "own"])
-def test_probabilities_sum_to_1(how: dict[str, Any], beta: Any, residual: str) -> None:
-    model = counted(beta=beta, residual=residual, **how)
+def test_probabilities_sum_to_1(options: dict[str, Any], beta: Any, residual: str) -> None:
+    model = counted(beta=beta, residual=residual, **options)
     out = model.hidden(None, torch.tensor([[2, 5, 5, 8, 3, 7]]))
     assert_close(out.exp().sum(-1), torch.ones(1, 6, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("ids", [[2, 5], [2, 5, 7, 7], [3, 4, 5, 6, 7, 8, 8, 3, 2, 1]])
-def test_exact_is_the_product_of_the_likelihoods_of_the_past(ids: list[int]) -> None:
+def test_exact_beta_is_the_product_of_likelihoods(ids: list[int]) -> None:
     table = joint()
     product = table.sum(0) / table.sum()  # p(x)
-    for id_ in ids:
-        product = product * table[id_] / table.sum(0)  # p(a | x)
-    expected = product / product.sum()
-    assert_close(logs(counted(), ids).exp(), expected, atol=1e-12, rtol=1e-12)
-    fixed = counted(beta=len(ids) - 1)  # t - 2, where t is the place of the next token
-    assert_close(logs(fixed, ids).exp(), expected, atol=1e-12, rtol=1e-12)
+    for token in ids:
+        product = product * table[token] / table.sum(0)  # p(a | x)
+    for beta in ("exact", len(ids) - 1):  # t - 2, where t is the position of the next token
+        assert_close(logprobs(counted(beta=beta), ids).exp(), product / product.sum(), atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("how", ORDERLESS)
+def assert_differs(left: Tensor, right: Tensor) -> None:
+    assert not torch.allclose(left, right, atol=1e-3)
+
+
+@pytest.mark.parametrize("options", ORDERLESS)
 @pytest.mark.parametrize("residual", ["none", "shared", "own"])
-def test_the_order_of_the_past_says_nothing_but_which_token_is_last(how: dict[str, Any], residual: str) -> None:
-    model = counted(residual=residual, **how)
-    orders = permutations([2, 5, 7, 8])
-    same = [logs(model, [*order, 3]) for order in orders]
-    for other in same[1:]:
-        assert_close(other, same[0])
-    last = assert_differs if residual != "none" else assert_close
-    last(logs(model, [3, 5, 7, 8, 2]), same[0])
+def test_order_of_the_context_matters_only_for_the_last_token(options: dict[str, Any], residual: str) -> None:
+    model = counted(residual=residual, **options)
+    first, *others = (logprobs(model, [*order, 3]) for order in permutations([2, 5, 7, 8]))
+    for other in others:
+        assert_close(other, first)
+    check = assert_close if residual == "none" else assert_differs
+    check(logprobs(model, [3, 5, 7, 8, 2]), first)
 
 
-def assert_differs(one: Tensor, other: Tensor) -> None:
-    assert not torch.allclose(one, other, atol=1e-3)
-
-
-@pytest.mark.parametrize("how", POOLS)
+@pytest.mark.parametrize("options", POOLS)
 @pytest.mark.parametrize("beta", [-1, 0, 0.25, 1, 4])
-def test_running_sums_are_the_merge_of_contexts(how: dict[str, Any], beta: float) -> None:
-    model, ids = counted(beta=beta, **how), [2, 5, 7, 5, 8, 3]
-    table = (joint() / joint().sum(1, keepdim=True)).log()
-    rows = torch.cat(((joint().sum(0) / joint().sum()).log()[None], table[ids]))
+def test_running_sums_equal_the_merge_of_contexts(options: dict[str, Any], beta: float) -> None:
+    ids, table = [2, 5, 7, 5, 8, 3], joint()
+    rows = torch.cat(((table.sum(0) / table.sum()).log()[None], (table / table.sum(1, keepdim=True)).log()[ids]))
     weights = None
-    if how.get("weights") == "recency":
-        faded = torch.tensor([0.7**n for n in range(len(ids) - 1, -1, -1)], dtype=torch.float64)
+    if options.get("weights") == "recency":
+        faded = 0.7 ** torch.arange(len(ids)).flip(0).double()
         weights = faded / faded.sum()
-    expected, _ = merge(rows, how["pool"], beta, eta=0, top_p=1, weights=weights)
-    assert_close(logs(model, ids), expected)
-
-
-def set_rows(model: NaiveBayes, unigram: list[float], *rows: list[float]) -> None:
-    """p(x), and p(x | a) of the tokens 1, 2, ..."""
-    model.unigram = torch.tensor(unigram, dtype=torch.float64).log()
-    for number, row in enumerate(rows, 1):
-        model.pairs[number] = torch.tensor(row, dtype=torch.float64).log() - model.unigram
+    expected, _ = merge(rows, options["pool"], beta, eta=0, top_p=1, weights=weights)
+    assert_close(logprobs(counted(beta=beta, **options), ids), expected)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +123,10 @@ def set_rows(model: NaiveBayes, unigram: list[float], *rows: list[float]) -> Non
 )
 def test_worked_numbers_of_counts(beta: Any, expected: tuple[float, ...]) -> None:
     model = make(3, beta=beta)
-    set_rows(model, [0.5, 0.3, 0.2], [0.6, 0.3, 0.1], [0.2, 0.3, 0.5])
-    out = logs(model, [1, 2]).exp()
-    assert_close(out, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
+    model.unigram = float64(0.5, 0.3, 0.2).log()
+    model.pairs[1] = float64(0.6, 0.3, 0.1).log() - model.unigram
+    model.pairs[2] = float64(0.2, 0.3, 0.5).log() - model.unigram
+    assert_close(logprobs(model, [1, 2]).exp(), float64(*expected), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -148,47 +141,42 @@ def test_worked_numbers_of_counts(beta: Any, expected: tuple[float, ...]) -> Non
 def test_worked_numbers_of_vectors(pool: str, normalize: bool, expected: tuple[float, ...]) -> None:
     weights = {"weights": "recency", "decay": 1 / 3} if pool == "weighted" else {}
     model = make(3, 2, estimate="skip-gram", pool=pool, normalize=normalize, beta=0, **weights)
-    model.past.data = torch.tensor([[0.0, 0], [1, 0], [0, 2]], dtype=torch.float64)
-    model.future.data = torch.tensor([[1.0, 0], [0, 1], [-1, 0.5]], dtype=torch.float64)
-    model.unigram = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
-    out = logs(model, [1, 2]).exp()
-    assert_close(out, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
+    model.past.data = float64(0, 0, 1, 0, 0, 2).view(3, 2)
+    model.future.data = float64(1, 0, 0, 1, -1, 0.5).view(3, 2)
+    model.unigram = float64(0.2, 0.5, 0.3).log()
+    assert_close(logprobs(model, [1, 2]).exp(), float64(*expected), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("how", POOLS)
+@pytest.mark.parametrize("options", POOLS)
 @pytest.mark.parametrize("residual", ["none", "shared"])
 @pytest.mark.parametrize("beta", BETAS[1:])
-def test_the_normaliser_of_vectors_matters_to_the_maximum_alone(how: dict[str, Any], residual: str, beta: Any) -> None:
-    how = {"estimate": "skip-gram", "residual": residual, "beta": beta} | how
-    with_sum, without = (logs(counted(normalize=n, **how), [2, 5, 8, 3]) for n in (True, False))
-    same = assert_differs if how["pool"] == "max" else assert_close
-    same(with_sum, without)
+def test_normalising_vectors_changes_the_maximum_pool_only(options: dict[str, Any], residual: str, beta: Any) -> None:
+    options = {"estimate": "skip-gram", "residual": residual, "beta": beta} | options
+    check = assert_differs if options["pool"] == "max" else assert_close
+    check(*(logprobs(counted(normalize=normalize, **options), [2, 5, 8, 3]) for normalize in (True, False)))
 
 
-def test_vectors_keep_one_joint_count_with_the_unigram() -> None:
-    model = make(estimate="skip-gram")
-    table = joint()
+def test_unigram_of_vectors_is_that_of_their_pairs() -> None:
+    model, table = make(estimate="skip-gram"), joint()
     model.set_joint(table)
-    before = model.pair_loss()
+    loss = model.pair_loss()
     model.settle()
     shares = (model.past @ model.future.t()).softmax(-1)
-    expected = (table.sum(1) / table.sum()) @ shares
-    assert_close(model.unigram.exp(), expected)
-    cross = -(table / table.sum() * shares.log()).sum()
-    assert_close(before, cross)
+    assert_close(model.unigram.exp(), (table.sum(1) / table.sum()) @ shares)
+    assert_close(loss, -(table / table.sum() * shares.log()).sum())
 
 
 @pytest.mark.parametrize("estimate", ["counts", "skip-gram"])
-def test_with_beta_of_minus_1_a_residual_of_its_own_is_the_bigram_model(estimate: str) -> None:
+def test_own_residual_with_beta_of_minus_1_is_the_bigram_model(estimate: str) -> None:
     near = joint(1)
-    out = logs(counted(beta=-1, residual="own", estimate=estimate), [2, 5, 7])
+    out = logprobs(counted(beta=-1, residual="own", estimate=estimate), [2, 5, 7])
     assert_close(out.exp(), near[7] / near[7].sum())
 
 
-@pytest.mark.parametrize("how", POOLS)
+@pytest.mark.parametrize("options", POOLS)
 @pytest.mark.parametrize("beta", [0.25, "exact"])
-def test_steps_pads_and_choice_of_rows_change_nothing(how: dict[str, Any], beta: Any) -> None:
-    model = counted(beta=beta, residual="own", **how)
+def test_steps_padding_and_selected_rows_equal_one_pass(options: dict[str, Any], beta: Any) -> None:
+    model = counted(beta=beta, residual="own", **options)
     ids = torch.tensor([[2, 5, 7, 5, 8], [2, 4, 4, 6, 1]])
     whole = model.hidden(None, ids)
     _, state = model.advance(ids[:, :2], model.start(None, 2))
@@ -199,28 +187,28 @@ def test_steps_pads_and_choice_of_rows_change_nothing(how: dict[str, Any], beta:
     padded = torch.tensor([[2, 5, 7, 0, 0], [2, 4, 0, 0, 0]])
     out, _ = model.step(torch.tensor([[5], [4]]), model.start(padded))
     assert_close(out[0, 0], whole[0, 3])
-    assert_close(out[1, 0], logs(model, [2, 4, 4]))
+    assert_close(out[1, 0], logprobs(model, [2, 4, 4]))
 
 
-def test_pairs_and_neighbours_are_counted_as_by_hand() -> None:
-    rows = [[5, 6, 5, 7], [8, 5], [6, 6, 6, 6]]
+def test_pairs_and_neighbours_are_counted() -> None:
+    rows = [torch.tensor(ids) for ids in ([5, 6, 5, 7], [8, 5], [6, 6, 6, 6])]
     pairs, near = torch.zeros(SIZE, SIZE), torch.zeros(SIZE, SIZE)
     for row in rows:
-        given = [2, *row[:-1]]
-        for place, token in enumerate(row):
-            near[given[place], token] += 1
-            for before in given[: place + 1]:
+        inputs = [2, *row[:-1].tolist()]
+        for position, token in enumerate(row):
+            near[inputs[position], token] += 1
+            for before in inputs[: position + 1]:
                 pairs[before, token] += 1
-    for batches in ([batch(*rows)], [batch(row) for row in rows]):
+    for batches in ([torch.nn.utils.rnn.pad_sequence(rows, True)], [row[None] for row in rows]):
         found = no_counts(SIZE), no_counts(SIZE)
-        for part in batches:
-            add_pairs(found[0], part)
-            add_neighbours(found[1], part)
+        for batch in map(batch_of, batches):
+            add_pairs(found[0], batch)
+            add_neighbours(found[1], batch)
         assert torch.equal(found[0].float(), pairs)
         assert torch.equal(found[1].float(), near)
 
 
-def test_smoothing_adds_to_each_row_as_much_as_it_says() -> None:
+def test_smoothing_adds_its_strength_to_each_row() -> None:
     counts = torch.zeros(SIZE, SIZE, dtype=torch.float64)
     counts[2, 5], counts[5, 6] = 7, 3
     table = smoothed(counts, 20.0)
@@ -228,28 +216,21 @@ def test_smoothing_adds_to_each_row_as_much_as_it_says() -> None:
     assert_close(table.sum(1), counts.sum(1) + 20)
 
 
-def embedded(name: str, split: str, lines: int, block: int) -> tuple[Batch, int]:
-    """Blocks of an embedded corpus, and the number of ids; every word is a token."""
-    source = SOURCES[name]
-    words = {word: number for number, word in enumerate(source.next_words(()), 4)}
-    rows: list[Row] = list(source.rows(split, lines, 1))
-    stream = [words[word] if word else 3 for row in rows for word in (*row.target.split(), END)]
-    whole = torch.tensor(stream[: lines * LINE]).view(-1, block)
-    begin = torch.full((len(whole), 1), 2)
-    place = torch.arange(len(whole)).numpy()
-    return Batch(None, torch.cat((begin, whole[:, :-1]), 1), whole, place, 0), 4 + len(words)
-
-
 @pytest.mark.parametrize(
     ("corpus", "best", "low", "high"), [("toy-topics", 9.0535, 0.98, 1.03), ("toy-chains", 2.9323, 6, 20)]
 )
-def test_it_reaches_the_best_possible_perplexity_where_its_assumption_holds_alone(
+def test_perplexity_is_the_best_possible_only_where_the_assumption_holds(
     corpus: str, best: float, low: float, high: float
 ) -> None:
     """`best` is the perplexity of the source itself in blocks of 32 tokens."""
-    text, size = embedded(corpus, "train", 120, 32)
-    model = make(size)
-    model.count([text])
-    new, _ = embedded(corpus, "test", 30, 32)
-    nll = -model.hidden(None, new.input).gather(2, new.output[..., None]).mean()
+    source = SOURCES[corpus]
+    ids = {word: number for number, word in enumerate(source.next_words(()), 4)}  # every word is a token
+
+    def blocks(split: str, lines: int) -> Batch:
+        words = (word for row in source.rows(split, lines, 1) for word in (*row.target.split(), END))
+        return batch_of(torch.tensor([ids[word] if word else 3 for word in words][: lines * LINE]).view(-1, 32))
+
+    model, test = make(4 + len(ids)), blocks("test", 30)
+    model.count([blocks("train", 120)])
+    nll = -model.hidden(None, test.input).gather(2, test.output[..., None]).mean()
     assert low < float(nll.detach().exp()) / best < high
