@@ -1,15 +1,15 @@
-"""The likeliest label against one label at a time, without padding."""
+"""Tests of the most probable label against one label at a time, without padding."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 from helpers.trained import tokenizer
 
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
 from attnkit.errors import NotFiniteError
-from attnkit.models import Model, build
-from attnkit.recipe import schema
 from attnkit.search import LineCounts
 from attnkit.search.labels import classify, label_log_probs
 
@@ -27,47 +27,43 @@ MODELS = [
 ]
 
 
-def made(options: dict[str, object]) -> tuple[Model, Tokenizer]:
-    torch.manual_seed(3)
-    sizes = {"width": 16, "ff": 24, "heads": 4, "layers": {"encoder": 2, "decoder": 2}}
-    model = schema.ModelConfig.model_validate(sizes | options)
-    words = tokenizer().with_labels(LABELS) if model.shape == "encoder" else tokenizer()
-    built = build(model, (len(words.source), len(words.target)), 24)
-    for parameter in built.parameters():  # far from uniform answers
+def build(**options: Any) -> tuple[Any, Tokenizer]:
+    words = tokenizer().with_labels(LABELS) if options.get("shape") == "encoder" else tokenizer()
+    model = tiny_model(len(words.source), len(words.target), max_length=24, seed=3, **options)
+    for parameter in model.parameters():  # far from uniform probabilities
         parameter.data *= 3
-    return built.double().eval(), words
+    return model.double().eval(), words
 
 
-def plain(model: Model, source: Sequence[int], labels: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Each label alone, read by one forward pass of an unpadded row."""
-    read = torch.tensor([source])
+def plain(model: Any, source: Sequence[int], labels: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return the log-probability of each label, by one forward pass of an unpadded row."""
+    row = torch.tensor([source])
     if model.shape == "encoder":
-        logits = model(read, torch.tensor([[BOS]]))[0, 0]
+        logits = model(row, torch.tensor([[BOS]]))[0, 0]
         return torch.stack([logits[ids[0]] for ids in labels]).log_softmax(0)
-    found = []
+    scores = []
     for ids in labels:
-        logs = model(read, torch.tensor([[BOS, *ids]]))[0].log_softmax(-1)
-        found.append(sum(logs[place, token] for place, token in enumerate([*ids, EOS])))
-    return torch.stack(found)
+        logprobs = model(row, torch.tensor([[BOS, *ids]]))[0].log_softmax(-1)
+        scores.append(logprobs[range(len(ids) + 1), [*ids, EOS]].sum())
+    return torch.stack(scores)
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
-def test_labels_of_a_padded_batch_are_those_of_each_text_alone(options: dict[str, object]) -> None:
-    model, words = made(options)
+@torch.no_grad()
+def test_labels_of_a_padded_batch_equal_those_of_each_text_alone(options: dict[str, Any]) -> None:
+    model, words = build(**options)
     labels = words.target.encode(LABELS)
     assert model.shape == "encoder" or len({len(ids) for ids in labels}) > 1
     sources = [[*ids, EOS] for ids in words.source.encode(TEXTS)]
     padded = torch.tensor([[*ids, *[0] * (30 - len(ids))][:20] for ids in sources])
-    with torch.no_grad():
-        expected = torch.stack([plain(model, ids, labels) for ids in sources])
-        found = label_log_probs(model, padded, labels)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    answers = [one[0][0] for one in classify(model, words, TEXTS, LABELS, max_source=24, batch_tokens=60, block=3)]
-    assert answers == [LABELS[int(row.argmax())] for row in expected]
+    expected = torch.stack([plain(model, ids, labels) for ids in sources])
+    torch.testing.assert_close(label_log_probs(model, padded, labels), expected, rtol=1e-12, atol=1e-12)
+    ranked = classify(model, words, TEXTS, LABELS, max_source=24, batch_tokens=60, block=3)
+    assert [labels[0][0] for labels in ranked] == [LABELS[int(row.argmax())] for row in expected]
 
 
-def test_all_labels_are_ranked_and_a_line_without_text_has_none() -> None:
-    model, words = made({})
+def test_all_labels_are_ranked_and_an_empty_line_has_none() -> None:
+    model, words = build()
     counts = LineCounts()
     texts = ["a dog", "", "a dog " * 30]
     first, empty, long = classify(model, words, texts, LABELS, max_source=8, batch_tokens=999, counts=counts)
@@ -78,8 +74,8 @@ def test_all_labels_are_ranked_and_a_line_without_text_has_none() -> None:
     assert (counts.lines, counts.empty, counts.truncated) == (3, 1, 1)
 
 
-def test_a_model_that_answers_nan_is_refused() -> None:
-    model, words = made({})
+def test_model_that_outputs_nan_raises() -> None:
+    model, words = build()
     model.output.weight.data.fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="train again"):
         list(classify(model, words, TEXTS, LABELS, max_source=24, batch_tokens=99))
