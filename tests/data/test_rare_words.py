@@ -1,4 +1,4 @@
-"""Texts unlike those of a training."""
+"""Tests of the note on texts unlike those of the training."""
 
 from collections import Counter
 
@@ -18,12 +18,12 @@ from attnkit.runs import Run
         ("", None),
     ],
 )
-def test_a_word_is_told_as_it_is_written(text: str, word: str | None) -> None:
-    found = rare_words(Run.open("demo").tokenizer().source, [text])
-    assert found == Counter([word] if word else [])
+def test_rare_words_keep_their_spelling(text: str, word: str | None) -> None:
+    words = rare_words(Run.open("demo").tokenizer().source, [text])
+    assert words == Counter([word] if word else [])
 
 
-def test_lines_are_counted() -> None:
-    found = rare_words(Run.open("demo").tokenizer().source, ["zebra", "The king laughs.", "zebra"])
-    assert unlike_note(found, 3).startswith("in 2 of 3 lines, at least half of the words, such as 'z")
+def test_note_counts_lines() -> None:
+    words = rare_words(Run.open("demo").tokenizer().source, ["zebra", "The king laughs.", "zebra"])
+    assert unlike_note(words, 3).startswith("in 2 of 3 lines, at least half of the words, such as 'z")
     assert unlike_note(Counter()) == ""

@@ -1,4 +1,4 @@
-"""Rows whose answer stands in their source."""
+"""Tests of generated recall tasks, whose answers are in their sources."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,8 +19,8 @@ def rows_of(name: str, split: str = "test", length: int = 0, **keys: int) -> lis
     return list(Corpus.open(data, "recall").rows(split, length=length))
 
 
-def counted(name: str, source: list[str]) -> int:
-    """The length of a row in what its card counts."""
+def length_of(name: str, source: list[str]) -> int:
+    """Return the length of a row in the units of its card."""
     if name == "toy-associative-recall":
         return source.count(END)
     return len(source) - 2 * source.count(ASK)
@@ -30,10 +30,10 @@ def partners(source: list[str]) -> list[str]:
     *text, ask, word = source
     assert ask == ASK
     assert text[2::3] == [END] * (len(text) // 3)
-    partner, found = dict(zip(text[::3], text[1::3], strict=True)), [word]
-    while len(found) <= len(partner):
-        found.append(partner[found[-1]])
-    return found[1:]
+    partner, answer = dict(zip(text[::3], text[1::3], strict=True)), [word]
+    while len(answer) <= len(partner):
+        answer.append(partner[answer[-1]])
+    return answer[1:]
 
 
 def followers(source: list[str]) -> list[str]:
@@ -48,17 +48,17 @@ ANSWERS: dict[str, Callable[[list[str]], list[str]]] = {
     "toy-associative-recall": partners,
     "toy-induction": followers,
 }
-"""What a reader of the source would write."""
+"""Functions that return the answer to a source."""
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", TASKS)
 @given(length=st.integers(2, 128), seed=st.integers(0, 2**31 - 1))
-def test_the_answer_stands_in_the_source(name: str, length: int, seed: int) -> None:
-    assert name in ANSWERS, "add what the answer to a source is to ANSWERS"
+def test_target_is_the_answer_in_the_source(name: str, length: int, seed: int) -> None:
+    assert name in ANSWERS, "add a function that returns the answer to a source to ANSWERS"
     for row in rows_of(name, length=length, seed=seed)[:3]:
         source, target = row.source.split(" "), row.target.split(" ")
-        assert counted(name, source) == length
+        assert length_of(name, source) == length
         assert target == ANSWERS[name](source)
         if name == "toy-associative-recall":
             assert len({*target}) == len(target) == length
@@ -67,19 +67,19 @@ def test_the_answer_stands_in_the_source(name: str, length: int, seed: int) -> N
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_rows_of_training_have_all_the_lengths_of_the_card_and_no_others(name: str) -> None:
-    known = corpus_cards.row_length(name)
-    assert known is not None
-    low, high = known.trained
+def test_rows_have_exactly_the_lengths_of_the_card(name: str) -> None:
+    lengths = corpus_cards.row_length(name)
+    assert lengths is not None
+    low, high = lengths.trained
     for split in ("train", "valid", "test"):
         rows = rows_of(name, split, size=400)
-        assert {counted(name, row.source.split(" ")) for row in rows} == {*range(low, high + 1)}
-    longest = rows_of(name, length=known.most)[0].source.split(" ")
-    assert counted(name, longest) == known.most
+        assert {length_of(name, row.source.split(" ")) for row in rows} == {*range(low, high + 1)}
+    longest = rows_of(name, length=lengths.most)[0].source.split(" ")
+    assert length_of(name, longest) == lengths.most
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_row_comes_once_and_the_same_seed_gives_the_same_rows(name: str) -> None:
+def test_rows_are_distinct_and_a_function_of_the_seed(name: str) -> None:
     splits = [rows_of(name, split, 16, size=200) for split in ("train", "valid", "test")]
     rows = [row for split in splits for row in split]
     assert len({*rows}) == len(rows) == 600

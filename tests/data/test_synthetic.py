@@ -1,4 +1,4 @@
-"""The embedded corpora: same bytes everywhere, unseen combinations."""
+"""Tests of the generated corpora: the same rows on every machine, splits without common combinations."""
 
 import hashlib
 import re
@@ -46,7 +46,7 @@ Combination = tuple[str, ...]
 
 
 class RecordedReports(summarization.ReportWriter):
-    """Notes the combinations of the last report."""
+    """Records the combinations of the last report."""
 
     used: list[Combination]
 
@@ -57,20 +57,20 @@ class RecordedReports(summarization.ReportWriter):
 
 
 class RecordedConversations(dialogue.ConversationWriter):
-    """Notes the combinations of the last conversation."""
+    """Records the combinations of the last conversation."""
 
     used: list[Combination]
 
     def _persona(self) -> dialogue.Persona:
         persona = super()._persona()
-        one, two = persona.facts.items()
-        self.used = [("self", *one, *two)]
+        first, second = persona.facts.items()
+        self.used = [("self", *first, *second)]
         self.used += [combination for being in persona.beings for combination in being.combinations]
         return persona
 
 
 def with_combinations(module: ModuleType, split: str) -> list[tuple[Row, Sequence[Combination]]]:
-    """The rows of a split in its usual size, each with the combinations that it uses."""
+    """Return the rows of a split in its usual size, each with the combinations that it uses."""
     draw = Draw(f"{module.VERSION}/{split}/1")
     rows: list[tuple[Row, Sequence[Combination]]] = []
     if module is translation:
@@ -79,8 +79,8 @@ def with_combinations(module: ModuleType, split: str) -> list[tuple[Row, Sequenc
             english, german, used = sentences.sentence()
             rows.append((Row(english, german), used))
         return rows
-    kinds = {summarization: RecordedReports, dialogue: RecordedConversations}
-    writer = kinds[module](split, draw)
+    writers = {summarization: RecordedReports, dialogue: RecordedConversations}
+    writer = writers[module](split, draw)
     for _ in range(module.SIZES[split]):
         writer.used = []
         rows.append((writer.row(), tuple(writer.used)))
@@ -88,14 +88,17 @@ def with_combinations(module: ModuleType, split: str) -> list[tuple[Row, Sequenc
     return rows
 
 
-class Made(NamedTuple):
+class GeneratedCorpus(NamedTuple):
     """All splits of a corpus in their usual sizes."""
 
     module: ModuleType
     splits: dict[str, list[tuple[Row, Sequence[Combination]]]]
 
-    def rows(self, split: str) -> list[Row]:
-        return [row for row, _ in self.splits[split]]
+    def rows(self, *splits: str) -> list[Row]:
+        return [row for split in splits for row, _ in self.splits[split]]
+
+    def combinations(self, split: str) -> set[Combination]:
+        return {combination for _, used in self.splits[split] for combination in used}
 
 
 @pytest.fixture(
@@ -103,21 +106,17 @@ class Made(NamedTuple):
     params=[pytest.param(module, marks=pytest.mark.slow) for module in MODULES],
     ids=lambda module: module.__name__.split(".")[-1],
 )
-def made(request: pytest.FixtureRequest) -> Made:
+def corpus(request: pytest.FixtureRequest) -> GeneratedCorpus:
     module = request.param
-    return Made(module, {split: with_combinations(module, split) for split in module.SIZES})
-
-
-# What holds for all three
+    return GeneratedCorpus(module, {split: with_combinations(module, split) for split in module.SIZES})
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_same_bytes_everywhere(module: ModuleType) -> None:
-    """Golden values: a change of them needs a new VERSION, or stored results compare unlike text.
+def test_rows_are_the_same_on_every_machine(module: ModuleType) -> None:
+    """Golden values: a change of them needs a new VERSION, or stored results compare different texts.
 
-    They also hold the grammar: numbers, dates, cases, the places of verbs.
-
-    Every run of the tests has other hash seeds, so sets and hashes cannot leak into the rows.
+    They also protect the grammar: numbers, dates, cases, the places of verbs. Every run of the tests has another
+    hash seed, so the order of sets cannot influence the rows.
     """
     digests, first = GOLDEN[module]
     for split, digest in digests.items():
@@ -127,100 +126,76 @@ def test_the_same_bytes_everywhere(module: ModuleType) -> None:
         assert split != "train" or rows[0][:2] == first
 
 
-def test_seed_and_split_change_the_rows(made: Made) -> None:
-    drawn = [tuple(made.module.rows(split, 20, seed)) for split in made.module.SIZES for seed in (1, 2)]
+def test_seed_and_split_change_the_rows(corpus: GeneratedCorpus) -> None:
+    drawn = [tuple(corpus.module.rows(split, 20, seed)) for split in corpus.module.SIZES for seed in (1, 2)]
     assert len(set(drawn)) == 6
-    assert list(made.module.rows("valid", 20, 1)) == made.rows("valid")[:20]
+    assert list(corpus.module.rows("valid", 20, 1)) == corpus.rows("valid")[:20]
 
 
-def test_each_split_has_its_size_and_whole_lines_of_text(made: Made) -> None:
-    for split, size in made.module.SIZES.items():
-        rows = made.rows(split)
-        assert len(rows) == size
-        for row in rows:
-            for text in (row.source, row.target, *row.references):
-                assert text
-                assert text == " ".join(text.split())
+def test_splits_have_their_sizes_and_rows_normalized_text(corpus: GeneratedCorpus) -> None:
+    for split, size in corpus.module.SIZES.items():
+        assert len(corpus.rows(split)) == size
+    for row in corpus.rows(*corpus.splits):
+        for text in (row.source, row.target, *row.references):
+            assert text
+            assert text == " ".join(text.split())
 
 
-def test_a_source_has_one_answer(made: Made) -> None:
+def test_every_source_has_one_answer(corpus: GeneratedCorpus) -> None:
     answers = defaultdict(set)
-    for split in made.splits:
-        for row in made.rows(split):
-            answers[row.source].add(row.references or (row.target,))
+    for row in corpus.rows(*corpus.splits):
+        answers[row.source].add(row.references or (row.target,))
     assert all(len(found) == 1 for found in answers.values())
 
 
-def test_no_held_out_source_occurs_in_train(made: Made) -> None:
-    train = {row.source for row in made.rows("train")}
-    for split in ("valid", "test"):
-        assert train.isdisjoint(row.source for row in made.rows(split))
+def test_splits_share_no_combinations_and_no_sources_with_train(corpus: GeneratedCorpus) -> None:
+    train, valid, test = map(corpus.combinations, ("train", "valid", "test"))
+    assert train.isdisjoint(valid | test)
+    assert valid.isdisjoint(test)
+    sources = {row.source for row in corpus.rows("train")}
+    assert sources.isdisjoint(row.source for row in corpus.rows("valid", "test"))
+    assert all(used for split in ("valid", "test") for _, used in corpus.splits[split])
 
 
-def test_no_combination_occurs_in_two_splits(made: Made) -> None:
-    found = {split: {combination for _, used in rows for combination in used} for split, rows in made.splits.items()}
-    assert found["train"].isdisjoint(found["valid"] | found["test"])
-    assert found["valid"].isdisjoint(found["test"])
+def test_every_word_of_valid_and_test_is_in_train(corpus: GeneratedCorpus) -> None:
+    """Only combinations are new; every digit counts as a word."""
+
+    def words(*splits: str) -> set[str]:
+        return {word for row in corpus.rows(*splits) for word in re.findall(r"\d|[^\W\d]+", row.source)}
+
+    assert words("test", "valid") <= words("train")
 
 
-def test_each_held_out_row_has_a_combination(made: Made) -> None:
-    for split in ("valid", "test"):
-        assert all(used for _, used in made.splits[split])
-
-
-def test_each_held_out_word_occurs_in_train(made: Made) -> None:
-    """Only combinations are new: digits are words of their own here."""
-
-    def words(rows: Sequence[Row]) -> set[str]:
-        return {word for row in rows for word in re.findall(r"\d|[^\W\d]+", row.source)}
-
-    assert words(made.rows("test")) | words(made.rows("valid")) <= words(made.rows("train"))
-
-
-# Translation
-
-
-# Summaries
-
-
-def test_the_largest_amount_of_the_event_makes_the_headline() -> None:
-    """Read back from the text; the larger amount of another year or city does not count."""
+def test_headline_has_the_largest_amount_of_the_event() -> None:
+    """Larger amounts of another year or city do not count."""
     checked = 0
     for row in summarization.rows("test", 400, 1):
-        here = re.sub(r"(Last year|Four years ago|In \w+ the storm)[^.]*\.", "", row.source)
-        amounts = [int(amount) for amount in re.findall(r"\d+", here)]
-        named = re.findall(r"\d+", row.target)
-        if named:
+        event = re.sub(r"(Last year|Four years ago|In \w+ the storm)[^.]*\.", "", row.source)
+        amounts = {int(amount): sentence for sentence in event.split(". ") for amount in re.findall(r"\d+", sentence)}
+        if named := re.findall(r"\d+", row.target):
             assert int(named[0]) == max(amounts)
             checked += 1
         if "mayor of" in row.target:
             winner = re.findall(r"[A-Z]\w+ [A-Z]\w+", row.target)[0].split(" ", 1)[-1]
-            votes = {int(amount): sentence for sentence in here.split(". ") for amount in re.findall(r"\d+", sentence)}
-            assert winner in votes[max(votes)]
+            assert winner in amounts[max(amounts)]
             checked += 1
     assert checked > 100
 
 
-# Dialogues
-
-
-def test_a_reply_is_one_of_its_references() -> None:
+def test_reply_is_one_of_its_references() -> None:
     rows = list(dialogue.rows("test", 500, 1))
     assert all(row.target in row.references for row in rows)
     assert sum(len(row.references) > 1 for row in rows) > 350
 
 
-def test_a_conversation_has_a_persona_and_ends_with_the_partner() -> None:
+def test_conversation_has_a_persona_and_ends_with_the_partner() -> None:
     for row in dialogue.rows("train", 500, 1):
         persona, turns = row.source.split(" __eop__ ")
         assert persona.endswith(" .")
         assert len(turns.split(" __eot__ ")) in (1, 3, 5)
 
 
-# Draws
-
-
-def test_draws_stay_in_range_and_reach_both_ends() -> None:
+def test_draws_cover_their_range() -> None:
     draw = Draw("test")
     assert {draw.randint(2, 4) for _ in range(100)} == {2, 3, 4}
     assert {draw.choice("ab") for _ in range(50)} == {"a", "b"}
@@ -228,14 +203,14 @@ def test_draws_stay_in_range_and_reach_both_ends() -> None:
     assert len({tuple(draw.sample("abc", 3)) for _ in range(200)}) == 6
 
 
-def test_weights_decide_how_often_an_item_is_drawn() -> None:
+def test_weighted_choice_follows_the_weights() -> None:
     draw = Draw("test")
     counts = Counter(draw.weighted_choice((("often", 3), ("seldom", 1))) for _ in range(4000))
     assert 0.70 < counts["often"] / 4000 < 0.80  # 0.75 +- 7 standard deviations
 
 
-def test_combinations_are_shared_out_once_and_for_all() -> None:
-    """The hash is part of the corpora: 70, 10 and 20 percent."""
+def test_splits_get_70_10_and_20_percent_of_combinations() -> None:
+    """The hash is part of the corpora."""
     counts = Counter(split_of("test", str(number)) for number in range(10000))
     assert 0.67 < counts["train"] / 10000 < 0.73
     assert 0.18 < counts["test"] / 10000 < 0.22
