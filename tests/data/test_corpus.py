@@ -1,28 +1,29 @@
-"""Corpora: found by name or path, verified, read by split."""
+"""Tests of corpora: finding, downloading and verifying their files, reading splits, fingerprints, labels."""
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
 import sys
+import tarfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_corpora import ROWS as MADE_ROWS
+from helpers.fake_corpora import ROWS as FAKE_ROWS
 from helpers.fake_corpora import make_corpus
 
 from attnkit.data import corpus_files
 from attnkit.data.corpus import Corpus
 from attnkit.data.rows import Counts, Row
-from attnkit.errors import DataError, MissingInputError, OutputPathError, RecipeError
+from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage import download
-from attnkit.storage.cache import cache_dir
 
 ROWS = {  # the tables in the READMEs of the corpora
     "multi30k": {"train": 29000, "valid": 1014, "test": 1000, "test_2017": 1000},
@@ -35,11 +36,13 @@ ROWS = {  # the tables in the READMEs of the corpora
     "dailydialog": {"train": 13000, "valid": 2801, "test": 3377},
 }
 WORDS = {"train": 2051910, "valid": 213886, "test": 188752}  # of wikitext-2
+TINY = DataConfig(corpus="tiny", source="en", target="de")
+TINY_ROWS = [Row("a", "c"), Row("b", "d")]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, without corpora; hashes of files are remembered at once."""
+    """Return the current folder, without corpora; hashes of files are cached immediately."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ATTNKIT_DATA", raising=False)
     monkeypatch.setattr(corpus_files, "SETTLED", -1)
@@ -48,13 +51,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A card `tiny`, which the test may change before it opens the corpus."""
-
-    def side(text: str, path: str) -> dict[str, Any]:
-        content = text.encode()
-        return {"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-    texts = {"train.en": "a\nb\n", "train.de": "c\nd\n", "test.en": "e\n", "test.de": "f\n"}
+    """Return the card of the corpus `tiny`, which a test may change before it opens the corpus."""
+    texts = {"train.en": b"a\nb\n", "train.de": b"c\nd\n", "test.en": b"e\n", "test.de": b"f\n"}
+    splits: dict[str, dict[str, Any]] = {"train": {}, "test": {}}
+    for name, text in texts.items():
+        write(folder / "data" / "tiny" / name, text)
+        split, language = name.split(".")
+        splits[split][language] = {"path": name, "size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
     card = {
         "name": "tiny",
         "title": "Tiny",
@@ -65,20 +68,15 @@ def card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "citation": "none",
         "homepage": None,
         "obtain": "from a friend",
-        "splits": {
-            split: {to: side(texts[f"{split}.{to}"], f"{split}.{to}") for to in ("en", "de")}
-            for split in ("train", "test")
-        },
+        "splits": splits,
     }
-    for name, text in texts.items():
-        write(folder / "data" / "tiny" / name, text)
     monkeypatch.setattr(corpus_cards, "load", lambda name: corpus_cards.Card.model_validate(card))
     return card
 
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A generator in the place of the embedded translation corpus."""
+    """Replace the generator of the embedded translation corpus."""
     module = types.ModuleType("attnkit.data.synthetic.translation")
 
     def rows(split: str, size: int, seed: int) -> Iterator[Row]:
@@ -95,32 +93,28 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def tiny(folder: Path, **options: Any) -> Corpus:
-    data = DataConfig(corpus="tiny", source="en", target="de", **options)
-    return Corpus.open(data, "translation", data_dir=folder / "data", cache=folder / "cache")
+def tiny(folder: Path) -> Corpus:
+    return Corpus.open(TINY, "translation", data_dir=folder / "data", cache=folder / "cache")
 
 
-def refused(kind: type[Exception], data: DataConfig, task: str = "translation") -> str:
+def open_error(kind: type[Exception], data: DataConfig, task: str = "translation") -> str:
     with pytest.raises(kind) as caught:
         Corpus.open(data, task)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-# Corpora by name
-
-
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ROWS)
 def test_real_corpora_have_the_documented_rows(corpora: Path, name: str) -> None:
-    first, *rest = corpus_cards.load(name).languages
+    card = corpus_cards.load(name)
+    first, *rest = card.languages
     pair = {"source": first, "target": rest[0]} if rest else {}
-    data, task = DataConfig(corpus=name, **pair), corpus_cards.load(name).task
-    corpus = Corpus.open(data, task, data_dir=corpora)
+    corpus = Corpus.open(DataConfig(corpus=name, **pair), card.task, data_dir=corpora)
     counts = Counts()
-    found = {split: sum(1 for _ in corpus.rows(split, counts)) for split in corpus.splits}
-    assert found == ROWS[name]
-    assert counts.rows == sum(found.values())
+    sizes = {split: sum(1 for _ in corpus.rows(split, counts)) for split in corpus.splits}
+    assert sizes == ROWS[name]
+    assert counts.rows == sum(sizes.values())
     assert counts.replaced == 0
     assert corpus.languages == ((first, rest[0]) if rest else (first, first))
 
@@ -133,12 +127,14 @@ def test_real_plain_text_has_the_documented_words(corpora: Path) -> None:
     assert corpus.languages == (None, "en")
 
 
-def test_a_column_of_a_json_corpus_may_be_either_side(corpora: Path) -> None:
-    forth = Corpus.open(DataConfig(corpus="tatoeba-enzh", source="en", target="zh"), "translation", data_dir=corpora)
-    back = Corpus.open(DataConfig(corpus="tatoeba-enzh", source="zh", target="en"), "translation", data_dir=corpora)
-    for row, other in zip(forth.rows("test"), back.rows("test"), strict=True):
+def test_source_and_target_of_a_json_corpus_can_be_swapped(corpora: Path) -> None:
+    forward, backward = (
+        Corpus.open(DataConfig(corpus="tatoeba-enzh", source=source, target=target), "translation", data_dir=corpora)
+        for source, target in (("en", "zh"), ("zh", "en"))
+    )
+    for row, other in zip(forward.rows("test"), backward.rows("test"), strict=True):
         assert (row.source, row.target) == (other.target, other.source)
-    assert forth.fingerprint("test") != back.fingerprint("test")
+    assert forward.fingerprint("test") != backward.fingerprint("test")
 
 
 def test_references_of_a_real_corpus_are_kept(corpora: Path) -> None:
@@ -149,44 +145,44 @@ def test_references_of_a_real_corpus_are_kept(corpora: Path) -> None:
 def test_files_of_a_card_are_read_by_language(folder: Path, card: dict[str, Any]) -> None:
     corpus = tiny(folder)
     assert (corpus.name, corpus.languages, corpus.splits) == ("tiny", ("en", "de"), ("train", "test"))
-    assert list(corpus.rows("train")) == [Row("a", "c"), Row("b", "d")]
+    assert list(corpus.rows("train")) == TINY_ROWS
     data = DataConfig(corpus="tiny", target="de")
-    one = Corpus.open(data, "language-modeling", data_dir=folder / "data", cache=folder)
-    assert list(one.rows("train")) == [Row("", "c"), Row("", "d")]
+    monolingual = Corpus.open(data, "language-modeling", data_dir=folder / "data", cache=folder)
+    assert list(monolingual.rows("train")) == [Row("", "c"), Row("", "d")]
 
 
 @pytest.mark.parametrize(
-    ("head", "more"),
+    ("head", "columns"),
     [("de\ten\n", {}), ("d\te\n", {"columns": {"en": "e", "de": "d"}}), ("", {"columns": {"en": 2, "de": 1}})],
 )
-def test_columns_of_a_card_are_its_languages_or_what_it_says(
-    folder: Path, card: dict[str, Any], head: str, more: dict[str, Any]
+def test_columns_of_a_table_are_named_by_language_or_by_the_card(
+    folder: Path, card: dict[str, Any], head: str, columns: dict[str, Any]
 ) -> None:
     write(folder / "data" / "tiny" / "rows.tsv", f"{head}c\ta\n")
-    card |= {"format": "tsv", "splits": {"train": {"rows": {"path": "rows.tsv"}}}, **more}
+    card |= {"format": "tsv", "splits": {"train": {"rows": {"path": "rows.tsv"}}}, **columns}
     assert list(tiny(folder).rows("train")) == [Row("a", "c")]
 
 
-def test_files_are_found_in_the_cache_too(folder: Path, card: dict[str, Any]) -> None:
-    (folder / "data" / "tiny" / "train.de").rename(folder / "de")
-    write(folder / "cache" / "corpora" / "tiny" / "train.de", (folder / "de").read_bytes())
-    assert list(tiny(folder).rows("train")) == [Row("a", "c"), Row("b", "d")]
+def test_files_may_be_in_the_cache(folder: Path, card: dict[str, Any]) -> None:
+    (folder / "cache" / "corpora" / "tiny").mkdir(parents=True)
+    (folder / "data" / "tiny" / "train.de").rename(folder / "cache" / "corpora" / "tiny" / "train.de")
+    assert list(tiny(folder).rows("train")) == TINY_ROWS
 
 
-def test_a_changed_file_of_a_card_is_refused(folder: Path, card: dict[str, Any]) -> None:
+def test_changed_file_of_a_card_raises(folder: Path, card: dict[str, Any]) -> None:
     assert len(list(tiny(folder).rows("train"))) == 2
     path = write(folder / "data" / "tiny" / "train.de", "c\nx\n")
     with pytest.raises(DataError) as caught:
         list(tiny(folder).rows("train"))
     found = hashlib.sha256(b"c\nx\n").hexdigest()
-    wanted = card["splits"]["train"]["de"]["sha256"]
-    assert f"{path}: SHA-256 is {found}, but the corpus card of tiny lists {wanted}" in str(caught.value)
+    expected = card["splits"]["train"]["de"]["sha256"]
+    assert f"{path}: SHA-256 is {found}, but the corpus card of tiny lists {expected}" in str(caught.value)
     write(path, "c\n")
     with pytest.raises(DataError, match="has 2 bytes, but the corpus card of tiny lists 4"):
         list(tiny(folder).rows("train"))
 
 
-def test_a_missing_file_is_named_with_the_way_out(folder: Path, card: dict[str, Any]) -> None:
+def test_missing_file_of_a_card_says_how_to_obtain_it(folder: Path, card: dict[str, Any]) -> None:
     (folder / "data" / "tiny" / "test.de").unlink()
     with pytest.raises(MissingInputError) as caught:
         list(tiny(folder).rows("test"))
@@ -196,49 +192,45 @@ def test_a_missing_file_is_named_with_the_way_out(folder: Path, card: dict[str, 
         "with tiny/test.de. How to obtain it (None): from a friend"
     )
     card["splits"]["test"]["de"]["path"] = "absent"
-    data = DataConfig(corpus="tiny", source="en", target="de")
     with pytest.raises(MissingInputError, match="no data folder is set; set ATTNKIT_DATA"):
-        list(Corpus.open(data, "translation").rows("test"))
+        list(Corpus.open(TINY, "translation").rows("test"))
 
 
-def test_an_unknown_split_is_refused_with_those_there_are(folder: Path, card: dict[str, Any]) -> None:
+def test_unknown_split_raises_and_names_the_others(folder: Path, card: dict[str, Any]) -> None:
     for use in (Corpus.fingerprint, lambda corpus, split: next(corpus.rows(split))):
         with pytest.raises(MissingInputError) as caught:
             use(tiny(folder), "tset")
         assert str(caught.value) == "tiny: no split 'tset'; did you mean test? it has train, test"
 
 
-def test_keys_that_do_not_fit_the_card_are_refused(folder: Path, card: dict[str, Any]) -> None:
-    """By the rules of recipes (tests/recipe/test_rules.py)."""
+def test_keys_that_do_not_fit_the_card_raise(folder: Path, card: dict[str, Any]) -> None:
+    """The rules themselves are tested in tests/recipe/test_rules.py."""
     data = DataConfig(corpus="tiny", source="en", target="dee")
-    assert "data.target: tiny has no 'dee'; did you mean de?" in refused(RecipeError, data)
+    assert "data.target: tiny has no 'dee'; did you mean de?" in open_error(RecipeError, data)
 
 
-def test_a_data_folder_that_is_not_there_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_folder_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_DATA", str(folder / "absent"))
-    assert refused(MissingInputError, DataConfig(corpus="multi30k", source="en", target="de")) == (
+    assert open_error(MissingInputError, DataConfig(corpus="multi30k", source="en", target="de")) == (
         f"{folder / 'absent'}: no such folder (ATTNKIT_DATA)"
     )
 
 
-# Downloads
-
-
 @pytest.fixture
 def network(card: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Addresses and what is there, instead of the network; the data folder is empty."""
-    content: dict[str, bytes] = {}
+    """Replace the network by a dict from addresses to contents; none of the card's files exists."""
+    contents: dict[str, bytes] = {}
 
     def fetch(url: str, path: Path, sha256: str | None, progress: Any, **_: Any) -> None:
-        write(path, content[url])
+        write(path, contents[url])
         if progress:
-            progress(len(content[url]), None)
+            progress(len(contents[url]), None)
 
     for split in card["splits"].values():
         for file in split.values():
             file.update(path=f"new/{file['path']}", size=None, sha256=None)
     monkeypatch.setattr(download, "fetch", fetch)
-    return content
+    return contents
 
 
 def test_files_are_downloaded_once(folder: Path, card: dict[str, Any], network: dict[str, bytes]) -> None:
@@ -246,25 +238,17 @@ def test_files_are_downloaded_once(folder: Path, card: dict[str, Any], network: 
         url = f"https://example.org/train.{language}"
         card["splits"]["train"][language]["url"] = url
         network[url] = gzip.compress(text)
-    seen: list[tuple[str, int, int | None]] = []
-    corpus = Corpus.open(
-        DataConfig(corpus="tiny", source="en", target="de"),
-        "translation",
-        cache=folder / "cache",
-        progress=lambda *step: seen.append(step),
-    )
+    steps: list[tuple[str, int, int | None]] = []
+    corpus = Corpus.open(TINY, "translation", cache=folder / "cache", progress=lambda *step: steps.append(step))
     assert list(corpus.rows("train")) == [Row("a", "b")]
-    assert [name for name, _, _ in seen] == ["train.en", "train.de"]
+    assert [name for name, _, _ in steps] == ["train.en", "train.de"]
     network.clear()
     assert list(tiny(folder).rows("train")) == [Row("a", "b")]
 
 
-def test_members_of_an_archive_become_files_and_the_archive_goes(
+def test_members_of_an_archive_are_kept_and_the_archive_is_removed(
     folder: Path, card: dict[str, Any], network: dict[str, bytes]
 ) -> None:
-    import io
-    import tarfile
-
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in (("d/x.en", b"a\n"), ("d/x.de", b"b\n"), ("other", b"c")):
@@ -283,48 +267,42 @@ def test_members_of_an_archive_become_files_and_the_archive_goes(
     assert list(tiny(folder).rows("train")) == [Row("a", "b")]
 
 
-# Generated corpora
-
-
-def test_generated_corpora_take_size_and_seed(folder: Path, toy: types.ModuleType) -> None:
+def test_generated_corpus_has_size_seed_and_sides(folder: Path, toy: types.ModuleType) -> None:
     corpus = Corpus.open(DataConfig(corpus="toy-translation", size=2, seed=7), "translation")
     assert corpus.languages == ("en", "de")
     assert list(corpus.rows("train")) == [Row("train 0", "7 0"), Row("train 1", "7 1")]
     assert len(list(corpus.rows("test"))) == 3
-    back = DataConfig(corpus="toy-translation", source="de", target="en", rows=1)
-    assert list(Corpus.open(back, "translation").rows("train")) == [Row("1 0", "train 0")]
-    model = Corpus.open(DataConfig(corpus="toy-translation"), "language-modeling")
-    assert next(model.rows("valid")) == Row("", "1 0")
+    backward = DataConfig(corpus="toy-translation", source="de", target="en", rows=1)
+    assert list(Corpus.open(backward, "translation").rows("train")) == [Row("1 0", "train 0")]
+    monolingual = Corpus.open(DataConfig(corpus="toy-translation"), "language-modeling")
+    assert next(monolingual.rows("valid")) == Row("", "1 0")
 
 
-def test_the_fingerprint_of_a_generated_corpus_knows_its_version(folder: Path, toy: types.ModuleType) -> None:
-    def prints(**options: Any) -> tuple[str, str]:
+def test_fingerprint_of_a_generated_corpus_includes_its_version(folder: Path, toy: types.ModuleType) -> None:
+    def fingerprints(**options: Any) -> tuple[str, str]:
         corpus = Corpus.open(DataConfig(corpus="toy-translation", **options), "translation")
         return corpus.fingerprint("train"), corpus.fingerprint("valid")
 
-    first = prints()
-    assert first == prints() == prints(size=5)
-    assert prints(size=6)[0] != first[0]
-    assert prints(size=6)[1] == first[1]
-    assert prints(seed=2)[1] != first[1]
+    first = fingerprints()
+    assert first == fingerprints() == fingerprints(size=5)
+    assert fingerprints(size=6)[0] != first[0]
+    assert fingerprints(size=6)[1] == first[1]
+    assert fingerprints(seed=2)[1] != first[1]
     toy.VERSION = 2
-    assert prints()[0] != first[0]
+    assert fingerprints()[0] != first[0]
 
 
-# Files of one's own
-
-
-def test_own_files_are_found_here_then_in_the_data_folder(folder: Path) -> None:
+def test_own_files_are_found_in_the_current_folder_then_in_the_data_folder(folder: Path) -> None:
     write(folder / "here.en", "a\nb\n")
     write(folder / "data" / "here.en", "wrong\n")
     write(folder / "data" / "there.de", "c\nd\n")
     data = DataConfig(train=("here.en", "there.de"), source="en", target="de")
     corpus = Corpus.open(data, "translation", data_dir=folder / "data")
     assert (corpus.name, corpus.languages, corpus.splits) == ("here", ("en", "de"), ("train",))
-    assert list(corpus.rows("train")) == [Row("a", "c"), Row("b", "d")]
+    assert list(corpus.rows("train")) == TINY_ROWS
 
 
-def test_json_files_name_their_columns(folder: Path) -> None:
+def test_own_json_files_are_read_by_columns(folder: Path) -> None:
     write(folder / "train.jsonl.gz", gzip.compress(b'{"article": "a", "title": "b"}\n'))
     data = DataConfig(train="train.jsonl.gz", source="article", target="title")
     assert list(Corpus.open(data, "summarization").rows("train")) == [Row("a", "b")]
@@ -332,7 +310,7 @@ def test_json_files_name_their_columns(folder: Path) -> None:
     assert list(Corpus.open(data, "language-modeling").rows("train")) == [Row("", "a")]
 
 
-def test_plain_text_and_json_text_serve_language_models(folder: Path) -> None:
+def test_language_models_read_plain_text_and_json(folder: Path) -> None:
     write(folder / "train.txt", "a\n\nb\n")
     write(folder / "valid.jsonl", '{"text": "c"}')
     corpus = Corpus.open(DataConfig(train="train.txt", valid="valid.jsonl"), "language-modeling")
@@ -340,27 +318,27 @@ def test_plain_text_and_json_text_serve_language_models(folder: Path) -> None:
     assert list(corpus.rows("valid")) == [Row("", "c")]
 
 
-def test_rows_caps_training_only_and_counts_tell(folder: Path) -> None:
+def test_rows_and_valid_rows_limit_their_splits(folder: Path) -> None:
     for split in ("train", "valid"):
         write(folder / f"{split}.txt", "a\r\nb\r\nc\r\n")
-    corpus = Corpus.open(DataConfig(train="train.txt", valid="valid.txt", rows=2), "language-modeling")
+    corpus, other = (
+        Corpus.open(DataConfig(train="train.txt", valid="valid.txt", **{key: size}), "language-modeling")
+        for key, size in (("rows", 2), ("valid_rows", 1))
+    )
     counts = Counts()
-    assert len(list(corpus.rows("train", counts))) == 2
-    assert len(list(corpus.rows("valid", counts))) == 3
+    assert [len(list(corpus.rows(split, counts))) for split in ("train", "valid")] == [2, 3]
     assert counts.lines() == ["5 rows read"]
-    fewer = DataConfig(train="train.txt", valid="valid.txt", valid_rows=1)
-    kept = Corpus.open(fewer, "language-modeling")
-    assert [len(list(kept.rows(split))) for split in ("train", "valid")] == [3, 1]
-    assert kept.fingerprint("valid") != corpus.fingerprint("valid")
+    assert [len(list(other.rows(split))) for split in ("train", "valid")] == [3, 1]
+    assert other.fingerprint("valid") != corpus.fingerprint("valid")
 
 
-def test_a_split_without_rows_is_refused(folder: Path) -> None:
+def test_split_without_rows_raises(folder: Path) -> None:
     write(folder / "empty.txt", "")
     with pytest.raises(DataError, match="empty.txt:1: the train split has no rows"):
         list(Corpus.open(DataConfig(train="empty.txt"), "language-modeling").rows("train"))
 
 
-def test_malformed_text_stops_or_is_replaced_as_the_recipe_says(folder: Path) -> None:
+def test_malformed_text_raises_or_is_replaced(folder: Path) -> None:
     write(folder / "x.txt", b"a\xff\n")
     with pytest.raises(DataError, match=r"x\.txt:1:2: malformed UTF-8"):
         list(Corpus.open(DataConfig(train="x.txt"), "language-modeling").rows("train"))
@@ -370,8 +348,8 @@ def test_malformed_text_stops_or_is_replaced_as_the_recipe_says(folder: Path) ->
     assert counts.replaced == 1
 
 
-def test_another_encoding_is_named_before_a_difference_in_lines(folder: Path) -> None:
-    """The message was of aligned files, which the user could count to be aligned."""
+def test_other_encoding_is_reported_before_a_difference_in_lines(folder: Path) -> None:
+    """The message said that aligned files differ in length, which they did not."""
     Path("x.en").write_text("a\nb\n" * 99, encoding="utf-16")
     Path("x.de").write_text("\u010a\n" * 198, encoding="utf-16")
     Path("y.de").write_text("c\nd\n" * 99, encoding="utf-8")
@@ -381,9 +359,9 @@ def test_another_encoding_is_named_before_a_difference_in_lines(folder: Path) ->
             list(corpus.rows("train"))
 
 
-def test_missing_files_are_named_with_the_places_looked_at(folder: Path) -> None:
+def test_missing_own_files_raise_and_name_the_folders_searched(folder: Path) -> None:
     data = DataConfig(train=("x.en", "x.de"))
-    assert refused(MissingInputError, data) == (
+    assert open_error(MissingInputError, data) == (
         f"data.train: no such file 'x.en': looked for {folder / 'x.en'}, and in the recipe's folder; "
         "ATTNKIT_DATA or --data-dir can add a folder to search"
     )
@@ -392,68 +370,40 @@ def test_missing_files_are_named_with_the_places_looked_at(folder: Path) -> None
     assert f"looked for {folder / 'x.en'} and {folder / 'x.en'}" in str(caught.value)
 
 
-def test_folders_pipes_and_dangling_links_are_refused(folder: Path) -> None:
+def test_folders_pipes_and_dangling_links_raise(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to("absent")
     (folder / "folder").mkdir()
     for name in ("pipe", "folder", "link"):
-        assert name in refused(MissingInputError, DataConfig(train=name), "language-modeling")
+        assert name in open_error(MissingInputError, DataConfig(train=name), "language-modeling")
 
 
-# Fingerprints
-
-
-def test_the_fingerprint_follows_content_and_options_only(folder: Path) -> None:
-    def of(**options: Any) -> str:
+def test_fingerprint_depends_only_on_content_and_options(folder: Path) -> None:
+    def fingerprint(**options: Any) -> str:
         return Corpus.open(DataConfig(**options), "language-modeling").fingerprint("train")
 
     write(folder / "x.txt", "a\nb\n")
     write(folder / "y.txt", "a\nb\n")
-    first = of(train="x.txt")
-    assert first == of(train="y.txt") == of(train="x.txt", valid="y.txt")
+    first = fingerprint(train="x.txt")
+    assert first == fingerprint(train="y.txt") == fingerprint(train="x.txt", valid="y.txt")
     assert len(first) == 64
-    others = {of(train="x.txt", rows=1), of(train="x.txt", errors="replace")}
+    others = {fingerprint(train="x.txt", rows=1), fingerprint(train="x.txt", errors="replace")}
     write(folder / "x.txt", "a\nc\n")
-    assert len({first, of(train="x.txt"), *others}) == 4
+    assert len({first, fingerprint(train="x.txt"), *others}) == 4
 
 
-def test_a_file_that_stays_as_it_is_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_file_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(folder / "x.txt", "a\nb\n")
     digests = [corpus_files.file_digest(path)]
-    monkeypatch.setattr(corpus_files, "sha256_file", lambda _: "read again")
+    monkeypatch.setattr(corpus_files, "sha256_file", lambda _: "hashed again")
     digests.append(corpus_files.file_digest(path))
     assert digests == [hashlib.sha256(b"a\nb\n").hexdigest()] * 2
 
 
-def test_a_file_written_just_now_is_hashed_again(tmp_path: Path) -> None:
+def test_file_written_a_moment_ago_is_hashed_again(tmp_path: Path) -> None:
     path = write(tmp_path / "x.txt", "a")
     first = corpus_files.file_digest(path)
     assert corpus_files.file_digest(write(path, "b")) != first
-
-
-# The cache folder
-
-
-def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNKIT_CACHE", "/a")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    monkeypatch.setenv("HOME", "/c")
-    assert cache_dir() == Path("/a")
-    monkeypatch.delenv("ATTNKIT_CACHE")
-    assert cache_dir() == Path("/b/attnkit")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache_dir() == Path("/c/.cache/attnkit")
-
-
-def test_no_home_folder_is_an_error_that_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> Path:
-        raise RuntimeError
-
-    monkeypatch.delenv("ATTNKIT_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", none)
-    with pytest.raises(OutputPathError, match="set ATTNKIT_CACHE"):
-        cache_dir()
 
 
 @pytest.mark.parametrize(
@@ -471,7 +421,7 @@ def test_published_formats_of_large_corpora_are_read(name: str, source: str, tar
     pair = card.languages if card.task == "translation" else (None, None)
     data = DataConfig(corpus=name, source=pair[0], target=pair[1])
     corpus = Corpus.open(data, card.task, data_dir=folder, offline=True)
-    for split, count in MADE_ROWS.items():
+    for split, count in FAKE_ROWS.items():
         rows = list(corpus.rows(split))
         assert len(rows) == count
         assert not any("\n" in row.source + row.target for row in rows)
@@ -479,28 +429,29 @@ def test_published_formats_of_large_corpora_are_read(name: str, source: str, tar
     assert rows[0].target == target
 
 
-LABELLED = [{"source": "a", "target": "no"}, {"source": "b", "target": 1}, {"source": "c", "target": " no"}]
+def labelled(folder: Path, labels: tuple[str, ...], *targets: object) -> Corpus:
+    """Return a corpus with these labels and a row for each target."""
+    rows = [json.dumps({"source": "a", "target": target}) + "\n" for target in targets]
+    path = write(folder / "rows.jsonl", "".join(rows))
+    return Corpus.open(DataConfig(train=str(path), valid=str(path), labels=labels), "classification")
 
 
-def labelled(folder: Path, rows: list[dict[str, object]], *labels: str) -> Corpus:
-    """A corpus of rows with these labels."""
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    data = DataConfig(train=str(path), valid=str(path), labels=labels)
-    return Corpus.open(data, "classification")
-
-
-def test_a_label_is_a_word_or_its_number(tmp_path: Path) -> None:
-    rows = list(labelled(tmp_path, LABELLED, "no", "yes").rows("train"))
+def test_target_is_a_label_or_its_number(tmp_path: Path) -> None:
+    rows = labelled(tmp_path, ("no", "yes"), "no", 1, " no").rows("train")
     assert [row.target for row in rows] == ["no", "yes", "no"]
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u3000", "  ", "\t"])
-def test_any_white_space_in_a_label_is_a_space(tmp_path: Path, space: str) -> None:
-    rows: list[dict[str, object]] = [{"source": "a", "target": f"not{space}so\u00a0"}]
+def test_any_white_space_in_a_label_equals_a_space(tmp_path: Path, space: str) -> None:
     for label in ("not so", f"not{space}so"):
-        (row,) = labelled(tmp_path, rows, label, "yes").rows("train")
+        (row,) = labelled(tmp_path, (label, "yes"), f"not{space}so\u00a0").rows("train")
         assert row.target == label
+
+
+def test_labels_keep_their_normal_form(tmp_path: Path) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    for target, label in ((composed, decomposed), (decomposed, composed), (decomposed, decomposed)):
+        assert [row.target for row in labelled(tmp_path, (label, "tea"), target).rows("train")] == [label]
 
 
 @pytest.mark.parametrize(
@@ -513,28 +464,20 @@ def test_any_white_space_in_a_label_is_a_space(tmp_path: Path, space: str) -> No
         (0.5, "rows.jsonl:2: field 'target' must be a string, not a number"),
     ],
 )
-def test_another_label_is_refused_with_its_line(tmp_path: Path, target: object, message: str) -> None:
-    corpus = labelled(tmp_path, [LABELLED[0], {"source": "b", "target": target}], "no", "yes")
+def test_unknown_label_raises(tmp_path: Path, target: object, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        list(corpus.rows("train"))
+        list(labelled(tmp_path, ("no", "yes"), "no", target).rows("train"))
 
 
-def test_labels_are_part_of_the_fingerprint(tmp_path: Path) -> None:
-    """Else rows that were encoded under other labels would be found in the cache."""
-    prints = {labelled(tmp_path, LABELLED, *labels).fingerprint("train") for labels in (("no", "yes"), ("yes", "no"))}
-    assert len(prints) == 2
+def test_fingerprint_includes_the_labels(tmp_path: Path) -> None:
+    """Rows encoded with other labels must not be found in the cache."""
+    first, second = (labelled(tmp_path, labels, "no", 1) for labels in (("no", "yes"), ("yes", "no")))
+    assert first.fingerprint("train") != second.fingerprint("train")
 
 
 @pytest.mark.parametrize("name", ["sst2", "cola", "rte", "boolq", "copa", "wic"])
-def test_the_labels_of_a_card_are_those_of_its_files(name: str, corpora: Path) -> None:
+def test_labels_of_a_card_are_those_of_its_files(name: str, corpora: Path) -> None:
     card = corpus_cards.load(name)
     corpus = Corpus.open(DataConfig(corpus=name, labels=card.labels), "classification", data_dir=corpora)
     for split in corpus.splits:
         assert {row.target for row in corpus.rows(split)} == {*card.labels}
-
-
-def test_labels_are_the_recipe_s_own_in_any_normal_form(tmp_path: Path) -> None:
-    composed, other = "caf\u00e9", "cafe\u0301"
-    for written, label in ((composed, other), (other, composed), (other, other)):
-        corpus = labelled(tmp_path, [{"source": "a", "target": written}], label, "tea")
-        assert [row.target for row in corpus.rows("train")] == [label]

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field, NonNegativeInt
 
 from attnkit.errors import DataError, OutputPathError
-from attnkit.storage.cache import fill_folder, read_note, read_or_build, write_note
+from attnkit.storage.cache import cache_dir, fill_folder, read_note, read_or_build, write_note
 from attnkit.storage.files import Filesystem, sha256_json
 
 
@@ -144,3 +144,25 @@ def test_folder_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pyte
     fill_folder(tmp_path / "out", build_nested)
     assert (tmp_path / "out" / "part" / "weights").read_bytes() == b"1"
     assert len(synced) == 4
+
+
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache_dir() == Path("/a")
+    monkeypatch.delenv("ATTNKIT_CACHE")
+    assert cache_dir() == Path("/b/attnkit")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_dir() == Path("/c/.cache/attnkit")
+
+
+def test_without_a_home_folder_cache_dir_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Path:
+        raise RuntimeError
+
+    monkeypatch.delenv("ATTNKIT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", fail)
+    with pytest.raises(OutputPathError, match="set ATTNKIT_CACHE"):
+        cache_dir()
