@@ -1,4 +1,4 @@
-"""CSV, TSV, Parquet, fields by path, data sets of Hugging Face, and splits of one file."""
+"""Tests of CSV, TSV, Parquet, fields by path, data sets of Hugging Face, and splits of one file."""
 
 import csv
 import io
@@ -20,42 +20,40 @@ from attnkit.recipe import digest, dump, load
 from attnkit.recipe.schema import DataConfig
 
 CELL = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-NAMED: Any = {"source": "a", "target": "b"}
+AB: Any = {"source": "a", "target": "b"}
+DEFAULTS = ("source", "target")
 
 
-def write(folder: Path, content: str | bytes, name: str) -> Path:
+def write(folder: Path, content: str | bytes, name: str = "x.csv") -> Path:
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
-@given(rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6), ends=st.sampled_from(["\n", "\r\n"]))
-def test_what_a_csv_writer_wrote_is_read(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], ends: str
+@given(rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6), end=st.sampled_from(["\n", "\r\n"]))
+def test_output_of_csv_writer_is_read(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], end: str
 ) -> None:
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator=ends, quoting=csv.QUOTE_ALL)
-    writer.writerows([("a", "b"), *rows])
-    path = tmp_path_factory.mktemp("csv") / "x.csv"
-    path.write_text(out.getvalue(), encoding="utf-8", newline="")
-    found = [row[:2] for row in read_rows(path, "csv", **NAMED)]
-    assert found == [tuple(BREAK.sub(" ", cell) for cell in row) for row in rows]
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
+    path = write(tmp_path_factory.mktemp("csv"), text.getvalue())
+    cells = [row[:2] for row in read_rows(path, "csv", **AB)]
+    assert cells == [tuple(BREAK.sub(" ", cell) for cell in row) for row in rows]
 
 
-def test_a_spreadsheets_csv_is_read(tmp_path: Path) -> None:
+def test_csv_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
     text = '\ufeffen;de\r\n"The cat; ""Tom""";Der Kater\r\n"two\r\nlines";zwei\r\n\r\nlast;\r\n'
     counts = Counts()
-    path = write(tmp_path, text, "x.csv")
-    rows = list(read_rows(path, "csv", counts=counts, source="en", target="de"))
+    rows = list(read_rows(write(tmp_path, text), "csv", counts=counts, source="en", target="de"))
     assert rows == [Row('The cat; "Tom"', "Der Kater"), Row("two lines", "zwei"), Row("last", "")]
     assert counts.breaks == 1
 
 
-def test_tabs_separate_and_quotes_are_text(tmp_path: Path) -> None:
+def test_tsv_has_no_quotes_and_columns_may_be_numbers(tmp_path: Path) -> None:
     path = write(tmp_path, 'a\tb\n"Hi", he said.\tx\n', "x.tsv")
-    assert list(read_rows(path, "tsv", **NAMED)) == [Row('"Hi", he said.', "x")]
+    assert list(read_rows(path, "tsv", **AB)) == [Row('"Hi", he said.', "x")]
     path = write(tmp_path, "Hi.\tHallo.\tCC-BY\nGo.\tGeh.\tCC-BY\n", "x.tsv")
-    rows = read_rows(path, "tsv", source="1", target="2", defaults=("source", "target"))
+    rows = read_rows(path, "tsv", source="1", target="2", defaults=DEFAULTS)
     assert list(rows) == [Row("Hi.", "Hallo."), Row("Go.", "Geh.")]
 
 
@@ -71,36 +69,40 @@ def test_tabs_separate_and_quotes_are_text(tmp_path: Path) -> None:
         ("a,c\nx,y\n", ":2: no field 'b'; fields: 'a', 'c'"),
     ],
 )
-def test_a_malformed_table_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    path = write(tmp_path, text, "x.csv")
+def test_malformed_table_raises(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
     with pytest.raises(DataError) as caught:
-        list(read_rows(path, "csv", **NAMED))
-    assert str(caught.value).removeprefix(str(path)).startswith(message)
+        list(read_rows(path, "csv", **AB))
+    assert str(caught.value).startswith(f"{path}{message}")
 
 
-def test_missing_columns_name_the_words_to_add_to_the_command(tmp_path: Path) -> None:
-    path = write(tmp_path, "id,english,german\n1,x,y\n", "x.csv")
-    with pytest.raises(DataError, match=r"data\.source=english data\.target=german, or data"):
-        list(read_rows(path, "csv", defaults=("source", "target")))
-    with pytest.raises(DataError, match=r": set data\.target=german, or data\.source=1 data\.ta"):
-        list(read_rows(path, "csv", source="english", target="ger", defaults=("source", "target")))
-
-
-def test_words_to_add_can_be_pasted(tmp_path: Path) -> None:
-    path = write(tmp_path, "English text,German text\nx,y\n", "x.csv")
-    with pytest.raises(DataError, match="set 'data.source=English text' 'data.target=German text'"):
-        list(read_rows(path, "csv", defaults=("source", "target")))
+@pytest.mark.parametrize(
+    ("header", "names", "message"),
+    [
+        ("id,english,german", {}, r"data\.source=english data\.target=german, or data"),
+        (
+            "id,english,german",
+            {"source": "english", "target": "ger"},
+            r": set data\.target=german, or data\.source=1 data\.ta",
+        ),
+        # quoted for a shell
+        ("id,English text,German text", {}, "set 'data.source=English text' 'data.target=German text'"),
+    ],
+)
+def test_missing_column_names_the_keys_to_set(tmp_path: Path, header: str, names: Any, message: str) -> None:
+    path = write(tmp_path, f"{header}\n1,x,y\n")
+    with pytest.raises(DataError, match=message):
+        list(read_rows(path, "csv", **names, defaults=DEFAULTS))
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("translation.en", "translation.de"), ("x.y.z", "de")])
-def test_fields_are_named_by_path_or_by_language(tmp_path: Path, source: str, target: str) -> None:
+def test_fields_are_named_by_path_or_language(tmp_path: Path, source: str, target: str) -> None:
     row = {"id": "1", "translation": {"en": "a", "de": "b"}, "x": {"y": {"z": "a"}}}
     path = write(tmp_path, json.dumps(row), "x.jsonl")
-    found = read_rows(path, source=source, target=target, defaults=("source", "target"))
-    assert list(found) == [Row("a", "b")]
+    assert list(read_rows(path, source=source, target=target, defaults=DEFAULTS)) == [Row("a", "b")]
 
 
-def test_parquet_has_rows_with_types(tmp_path: Path) -> None:
+def test_parquet_is_read(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow
     from pyarrow import parquet
@@ -108,8 +110,8 @@ def test_parquet_has_rows_with_types(tmp_path: Path) -> None:
     rows = [{"translation": {"en": f"a\n{n}", "de": "b"}, "references": ["b", "c"]} for n in range(5)]
     path = tmp_path / "x.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    found = list(read_rows(path, "parquet", source="en", target="de", defaults=("source", "target")))
-    assert found == [Row(f"a {n}", "b", ("b", "c")) for n in range(5)]
+    result = list(read_rows(path, "parquet", source="en", target="de", defaults=DEFAULTS))
+    assert result == [Row(f"a {n}", "b", ("b", "c")) for n in range(5)]
     with pytest.raises(DataError, match=r"x\.parquet: not a Parquet file"):
         list(read_rows(write(tmp_path, b"PAR1", "x.parquet"), "parquet"))
 
@@ -121,14 +123,13 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_labels_of_a_table_may_be_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path, "a,b\nx,1\ny,bad\n", "x.csv")
-    rows = read_rows(path, "csv", **NAMED, labels=("bad", "good"))
+    path = write(tmp_path, "a,b\nx,1\ny,bad\n")
+    rows = read_rows(path, "csv", **AB, labels=("bad", "good"))
     assert [row.target for row in rows] == ["good", "bad"]
 
 
-def opened(folder: Path, train: str = "x.csv", **changes: Any) -> Corpus:
-    data = DataConfig(train=str(folder / train), source="a", target="b", **changes)
-    return Corpus.open(data, "translation")
+def open_corpus(folder: Path, train: str = "x.csv", **options: Any) -> Corpus:
+    return Corpus.open(DataConfig(train=str(folder / train), **AB, **options), "translation")
 
 
 @given(
@@ -136,60 +137,58 @@ def opened(folder: Path, train: str = "x.csv", **changes: Any) -> Corpus:
     sizes=st.tuples(st.integers(1, 8), st.integers(0, 8)),
     seed=st.integers(0, 5),
 )
-def test_a_split_shares_no_source_and_loses_no_row(
+def test_splits_of_one_file_share_no_source_and_lose_no_row(
     tmp_path_factory: pytest.TempPathFactory, sources: list[int], sizes: Any, seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("split")
-    sources += range(100, 120)  # some that occur once
-    lines = "".join(f"s{source}  x,t{at}\n" for at, source in enumerate(sources))
-    write(folder, "a,b\n" + lines, "x.csv")
-    split = {"valid": sizes[0], "test": sizes[1]}
-    corpus = opened(folder, split=split, seed=seed)
+    sources += range(100, 120)  # which occur once
+    write(folder, "a,b\n" + "".join(f"s{source}  x,t{number}\n" for number, source in enumerate(sources)))
+    split = dict(zip(("valid", "test"), sizes, strict=True))
+    corpus, again = (open_corpus(folder, split=split, seed=seed) for _ in range(2))
     rows = {name: list(corpus.rows(name)) for name in corpus.splits}
-    assert sorted(r.target for some in rows.values() for r in some) == sorted(f"t{at}" for at in range(len(sources)))
-    owners = [{row.source for row in some} for some in rows.values()]
-    assert sum(map(len, owners)) == len(set.union(*owners))
-    for name, size in split.items():
-        assert len(rows.get(name, [])) <= size
-    again = opened(folder, split=split, seed=seed)
+    targets = sorted(row.target for split_rows in rows.values() for row in split_rows)
+    assert targets == sorted(f"t{number}" for number in range(len(sources)))
+    split_sources = [{row.source for row in split_rows} for split_rows in rows.values()]
+    assert sum(map(len, split_sources)) == len(set.union(*split_sources))
+    assert all(len(rows.get(name, [])) <= size for name, size in split.items())
     assert {name: list(again.rows(name)) for name in again.splits} == rows
-    prints = {corpus.fingerprint(name) for name in corpus.splits}
-    assert len(prints) == len(corpus.splits)
-    assert opened(folder, split=split, seed=seed + 1).fingerprint("valid") not in prints
+    fingerprints = {corpus.fingerprint(name) for name in corpus.splits}
+    assert len(fingerprints) == len(corpus.splits)
+    assert open_corpus(folder, split=split, seed=seed + 1).fingerprint("valid") not in fingerprints
     assert corpus.notes[0].startswith("data.split: ")
 
 
-def test_a_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "a,b\n" + "x,y\n" * 9, "x.csv")
+def test_impossible_split_of_one_file_raises(tmp_path: Path) -> None:
+    write(tmp_path, "a,b\n" + "x,y\n" * 9)
     with pytest.raises(DataError, match=r"9 rows \(1 distinct source\): too few for 3 valid rows and"):
-        list(opened(tmp_path, split={"valid": 3}).rows("train"))
+        list(open_corpus(tmp_path, split={"valid": 3}).rows("train"))
     with pytest.raises(RecipeError, match=r"data\.split\.valid: data\.valid names a file"):
-        opened(tmp_path, valid="x.csv", split={"valid": 3})
+        open_corpus(tmp_path, valid="x.csv", split={"valid": 3})
 
 
 @pytest.mark.parametrize(("name", "text"), [("x.csv", "a,b\n"), ("x.json", "[]")])
-def test_a_file_without_rows_is_named(tmp_path: Path, name: str, text: str) -> None:
+def test_file_without_rows_raises(tmp_path: Path, name: str, text: str) -> None:
     path = write(tmp_path, text, name)
     with pytest.raises(DataError, match=f"^{path}: the train split has no rows$"):
-        list(opened(tmp_path, name, split={"valid": 3}).rows("train"))
+        list(open_corpus(tmp_path, name, split={"valid": 3}).rows("train"))
 
 
-def test_texts_of_a_language_model_are_split_by_themselves(tmp_path: Path) -> None:
-    texts = [f"t{at // 2}" for at in range(40)]
-    write(tmp_path, "text\n" + "".join(f"{text}\n" for text in texts), "x.csv")
-    data = DataConfig(train=str(tmp_path / "x.csv"), split={"valid": 6, "test": 4})
+def test_splits_of_one_file_of_texts_share_no_text(tmp_path: Path) -> None:
+    texts = [f"t{number // 2}" for number in range(40)]
+    path = write(tmp_path, "text\n" + "".join(f"{text}\n" for text in texts))
+    data = DataConfig(train=str(path), split={"valid": 6, "test": 4})
     corpus = Corpus.open(data, "language-modeling")
-    rows = {name: [row.target for row in corpus.rows(name)] for name in corpus.splits}
-    assert {name: len(some) for name, some in rows.items()} == {"train": 30, "valid": 6, "test": 4}
-    assert sorted(text for some in rows.values() for text in some) == sorted(texts)
-    assert sum(len({*some}) for some in rows.values()) == 20
-    write(tmp_path, "text\n" + "a\n" * 9, "x.csv")
+    splits = {name: [row.target for row in corpus.rows(name)] for name in corpus.splits}
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 30, "valid": 6, "test": 4}
+    assert sorted(text for rows in splits.values() for text in rows) == sorted(texts)
+    assert sum(len({*rows}) for rows in splits.values()) == 20
+    write(tmp_path, "text\n" + "a\n" * 9)
     with pytest.raises(DataError, match=r"9 rows \(1 distinct text\): too few for 6 valid, 4 test"):
         list(Corpus.open(data, "language-modeling").rows("train"))
 
 
-def test_recipes_of_one_file(tmp_path: Path) -> None:
-    write(tmp_path, "a,b\nx,y\n", "x.csv")
+def test_recipe_of_one_file_needs_a_split(tmp_path: Path) -> None:
+    write(tmp_path, "a,b\nx,y\n")
     path = write(tmp_path, "task: translation\ndata: {train: x.csv}\n", "r.yaml")
     with pytest.raises(RecipeError, match=r"or take rows of data\.train: data\.split\.valid=500"):
         load(path)
@@ -200,17 +199,16 @@ def test_recipes_of_one_file(tmp_path: Path) -> None:
     assert both.eval.splits == ("test",)
 
 
-def test_recipes_without_a_split_are_as_before() -> None:
+def test_empty_split_does_not_change_the_digest_of_a_recipe() -> None:
     recipe = load("quickstart").variants["linear"]
     assert "split" not in dump(recipe).partition("eval:")[0]
-    assert digest(recipe) == digest(
-        recipe.model_copy(update={"data": DataConfig(**{**recipe.data.model_dump(), "split": {}})})
-    )
+    data = DataConfig(**recipe.data.model_dump() | {"split": {}})
+    assert digest(recipe) == digest(recipe.model_copy(update={"data": data}))
 
 
 @pytest.fixture
-def datasets(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The library, as far as it is called."""
+def datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the functions of the library that are called."""
 
     class Rows(list[Any]):
         _fingerprint = "f1"
@@ -221,15 +219,15 @@ def datasets(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         pairs = [{"translation": {"en": f"a {n}", "de": config}} for n in range(4)]
         return {"train": Rows(pairs), "validation": Rows(pairs[:1])}
 
-    module = ModuleType("datasets")
-    module.config = ModuleType("config")  # type: ignore[attr-defined]
-    module.disable_progress_bars = lambda: None  # type: ignore[attr-defined]
-    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    module: Any = ModuleType("datasets")
+    module.config = ModuleType("config")
+    module.disable_progress_bars = lambda: None
+    module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
-    return module
 
 
-def test_a_data_set_of_hugging_face_is_a_corpus(datasets: ModuleType) -> None:
+@pytest.mark.usefixtures("datasets")
+def test_hugging_face_data_set_is_a_corpus() -> None:
     names: Any = dict.fromkeys(("train", "valid"), "hf:own/books:en-de")
     data = DataConfig(**names, source="en", target="de")
     corpus = Corpus.open(data, "translation")
@@ -242,14 +240,14 @@ def test_a_data_set_of_hugging_face_is_a_corpus(datasets: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_hugging_face_reads_local_files(tmp_path: Path) -> None:
+def test_datasets_reads_local_files(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     write(tmp_path, "a,b\nx,y\n", "train.csv")
-    corpus = Corpus.open(DataConfig(train=f"hf:{tmp_path}", **NAMED), "translation", offline=True)
+    corpus = Corpus.open(DataConfig(train=f"hf:{tmp_path}", **AB), "translation", offline=True)
     assert list(corpus.rows("train")) == [Row("x", "y")]
 
 
-def test_without_datasets_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datasets_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UnavailableError, match=r"pip install 'attnkit\[datasets\]'"):
         Corpus.open(DataConfig(train="hf:own/books"), "translation")
