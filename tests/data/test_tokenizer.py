@@ -1,10 +1,12 @@
-"""Vocabularies: what goes in comes out, what is wrong is said, and nothing depends on chance."""
+"""Tests of tokenizers: round trips, sizes, existing models, sampling, subsamples, errors."""
 
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import sentencepiece_models
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary, clean, subsample
 from attnkit.errors import DataError, MissingInputError, RecipeError
-from attnkit.recipe import schema
+from attnkit.recipe.schema import TokenizerConfig
 from attnkit.text import RESERVED
 
 WORDS = ["the", "old", "cat", "dog", "house", "tree", "runs", "sleeps", "sees", "red", "green"]
@@ -22,22 +24,27 @@ WORDS += ["and", "in", "of", "seventeen", "garden"]
 TYPES = ("unigram", "bpe", "word", "char")
 
 
-def rows(number: int = 300, seed: int = 0) -> list[Row]:
-    """Pairs of made-up sentences; the target is upper case."""
+def make_rows(number: int = 300, seed: int = 0) -> list[Row]:
+    """Return pairs of random sentences; the target is the source in upper case."""
     generator = random.Random(seed)
     lines = [" ".join(generator.choices(WORDS, k=generator.randint(2, 9))) for _ in range(number)]
     return [Row(line, line.upper()) for line in lines]
 
 
-def trained(**settings: object) -> Tokenizer:
-    """A small tokenizer."""
-    values = {"size": 120} | settings
-    return Tokenizer.train(schema.TokenizerConfig.model_validate(values), rows())
+ROWS = make_rows()
+SOURCES = [row.source for row in ROWS]
+
+
+def train(rows: Iterable[Row] = ROWS, **settings: Any) -> Tokenizer:
+    return Tokenizer.train(TokenizerConfig.model_validate({"size": 120} | settings), rows)
+
+
+UNIGRAM = train(size=61).source
 
 
 @pytest.fixture(scope="module", params=TYPES)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return trained(type=request.param)
+    return train(type=request.param)
 
 
 def test_reserved_tokens_have_fixed_ids(tokenizer: Tokenizer) -> None:
@@ -45,21 +52,21 @@ def test_reserved_tokens_have_fixed_ids(tokenizer: Tokenizer) -> None:
     assert tuple(tokenizer.source.pieces([PAD, UNK, BOS, EOS])) == RESERVED
 
 
-def test_text_comes_back_with_white_space_collapsed(tokenizer: Tokenizer) -> None:
+def test_decoded_text_has_single_spaces(tokenizer: Tokenizer) -> None:
     texts = ["the cat sees\u3000the  red\u00a0dog ", "", " \t ", "OLD\u2028TREE\r\nRUNS"]
     ids = tokenizer.source.encode(texts)
     assert tokenizer.source.decode(ids) == ["the cat sees the red dog", "", "", "OLD TREE RUNS"]
     assert ids[1] == ids[2] == []
 
 
-def test_text_is_not_rewritten_by_unicode_normalisation() -> None:
+def test_text_is_not_normalized() -> None:
     text = "ﬁne … ｆｕｌｌ x² e\u0301 é №"
-    tokenizer = Tokenizer.train(schema.TokenizerConfig(size=60), [Row(text, text)] * 5)
+    tokenizer = train([Row(text, text)] * 5, size=60)
     assert tokenizer.target.decode(tokenizer.target.encode([text])) == [text]
 
 
 @given(st.lists(st.text(), max_size=20))
-def test_any_lines_give_as_many_lines(texts: list[str]) -> None:
+def test_any_texts_are_encoded_and_decoded_one_by_one(texts: list[str]) -> None:
     ids = UNIGRAM.encode(texts)
     assert ids == [UNIGRAM.encode([text])[0] for text in texts]
     decoded = UNIGRAM.decode(ids)
@@ -69,37 +76,32 @@ def test_any_lines_give_as_many_lines(texts: list[str]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 60), max_size=12), max_size=20))
-def test_any_ids_give_as_many_lines(ids: list[list[int]]) -> None:
+def test_any_ids_are_decoded_to_one_line_each(ids: list[list[int]]) -> None:
     decoded = UNIGRAM.decode(ids)
     assert len(decoded) == len(ids)
     assert all(line == clean(line) for line in decoded)
 
 
-UNIGRAM = trained(size=61).source
-
-
-def test_a_piece_with_a_line_break_decodes_to_one_line() -> None:
-    """An existing model may have been trained on text with line breaks inside."""
+def test_piece_with_a_line_break_is_decoded_to_one_line() -> None:
+    """An existing model may have been trained on text with line breaks."""
     vocabulary = Vocabulary(sentencepiece_models.train(["a b", "b a"] * 9, 20, user_defined_symbols=["\n", "\u2028"]))
-    broken = [4, 5, *vocabulary.encode(["a"])[0], 4]
-    assert vocabulary.pieces(broken[:2]) == ["\n", "\u2028"]
-    assert vocabulary.decode([broken]) == ["a"]
+    assert vocabulary.pieces([4, 5]) == ["\n", "\u2028"]
+    assert vocabulary.decode([[4, 5, *vocabulary.encode(["a"])[0], 4]]) == ["a"]
 
 
-def test_lone_surrogates_and_the_space_mark_are_repaired() -> None:
+def test_lone_surrogates_and_the_space_mark_are_replaced() -> None:
     assert clean("a\udc80b\u2581c") == "a\ufffdb c"
     assert UNIGRAM.decode(UNIGRAM.encode(["the\u2581cat \ud800"])) == ["the cat \u2047"]
 
 
-def test_ids_outside_the_vocabulary_are_refused() -> None:
+@pytest.mark.parametrize("ids", [[[4, 10_000]], [[4]] * 20 + [[10_000]]])
+def test_ids_outside_the_vocabulary_raise(ids: list[list[int]]) -> None:
     with pytest.raises(IndexError):
-        UNIGRAM.decode([[4, 10_000]])
-    with pytest.raises(IndexError):
-        UNIGRAM.decode([[4]] * 20 + [[10_000]])
+        UNIGRAM.decode(ids)
 
 
-def test_shared_means_one_vocabulary_and_separate_two(tmp_path: Path) -> None:
-    shared, separate = trained(), trained(shared=False)
+def test_shared_and_separate_vocabularies_are_saved_and_loaded(tmp_path: Path) -> None:
+    shared, separate = train(), train(shared=False)
     assert shared.source is shared.target
     assert separate.source.encode(["CAT"]) != separate.target.encode(["CAT"])
     for tokenizer, files in ((shared, 1), (separate, 2)):
@@ -113,87 +115,81 @@ def test_shared_means_one_vocabulary_and_separate_two(tmp_path: Path) -> None:
         assert loaded.target.encode(["OLD CAT"]) == tokenizer.target.encode(["OLD CAT"])
 
 
-def test_language_modelling_has_one_vocabulary() -> None:
-    lines = [Row("", row.target) for row in rows()]
-    tokenizer = Tokenizer.train(schema.TokenizerConfig(size=80, shared=False), lines)
-    assert tokenizer.shared
+def test_language_modeling_has_one_vocabulary() -> None:
+    assert train([Row("", row.target) for row in ROWS], size=80, shared=False).shared
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_special_text_is_one_token(kind: str) -> None:
-    tokenizer = trained(type=kind, special=["__eot__", "<p>,\"'"], size=150)
+    vocabulary = train(type=kind, special=["__eot__", "<p>,\"'"], size=150).source
     text = "cat __eot__ dog <p>,\"' tree"
-    (ids,) = tokenizer.source.encode([text])
-    pieces = [piece.lstrip("\u2581") for piece in tokenizer.source.pieces(ids)]
-    assert "__eot__" in pieces
-    assert "<p>,\"'" in pieces
-    assert tokenizer.source.decode([ids]) == [text]
+    (ids,) = vocabulary.encode([text])
+    assert {"__eot__", "<p>,\"'"} <= {piece.lstrip("\u2581") for piece in vocabulary.pieces(ids)}
+    assert vocabulary.decode([ids]) == [text]
 
 
-def test_a_size_below_the_alphabet_names_the_smallest_one() -> None:
+def test_size_below_the_alphabet_names_the_minimum() -> None:
     with pytest.raises(RecipeError) as caught:
-        trained(size=20)
+        train(size=20)
     words = str(caught.value).split()
-    least = int(words[words.index("least") + 1].rstrip(","))
+    minimum = int(words[words.index("least") + 1].rstrip(","))
     assert str(caught.value) == (
-        f"tokenizer.size: 20 is smaller than the alphabet of the text: use at least {least}, or lower "
+        f"tokenizer.size: 20 is smaller than the alphabet of the text: use at least {minimum}, or lower "
         "tokenizer.coverage"
     )
-    assert len(trained(size=least).source) == least
+    assert len(train(size=minimum).source) == minimum
     with pytest.raises(RecipeError, match="at least"):
-        trained(size=least - 1)
+        train(size=minimum - 1)
 
 
-def test_a_coverage_that_no_tokenizer_has_names_the_lowest_one() -> None:
+def test_too_low_coverage_names_the_minimum() -> None:
     with pytest.raises(RecipeError, match=r"^tokenizer.coverage: must be from 0.98 to 1 to train .*, got 0.9$"):
-        trained(coverage=0.9)
+        train(coverage=0.9)
 
 
-def test_rare_characters_become_unknown_with_a_lower_coverage() -> None:
-    spec = schema.TokenizerConfig(size=60, coverage=0.9995)
-    tokenizer = Tokenizer.train(spec, [*rows(), Row("\u6f22", "\u6f22")])
-    ids = tokenizer.source.encode(["\u6f22 cat"])
+def test_rare_characters_are_unknown_with_lower_coverage() -> None:
+    vocabulary = train([*ROWS, Row("\u6f22", "\u6f22")], size=60, coverage=0.9995).source
+    ids = vocabulary.encode(["\u6f22 cat"])
     assert ids[0].count(UNK) == 1
-    assert tokenizer.source.decode(ids) == ["\u2047 cat"]
+    assert vocabulary.decode(ids) == ["\u2047 cat"]
 
 
-def test_no_text_at_all_is_an_error_of_the_data() -> None:
+def test_training_without_text_raises() -> None:
     with pytest.raises(DataError, match="cannot be trained: the text is empty"):
-        Tokenizer.train(schema.TokenizerConfig(), [Row(" ", "\u2028")])
+        train([Row(" ", "\u2028")])
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_very_long_lines_and_words_are_learned_from(kind: str) -> None:
+def test_training_reads_very_long_lines_and_words(kind: str) -> None:
     """sentencepiece alone takes minutes for such a line, and fails on such a word."""
-    long = [Row("cat dog " * 30_000, "x" * 70_000)]
-    tokenizer = Tokenizer.train(schema.TokenizerConfig.model_validate({"type": kind}), rows(9) + long)
-    assert tokenizer.source.decode(tokenizer.source.encode(["cat dog"])) == ["cat dog"]
+    rows = [*make_rows(9), Row("cat dog " * 30_000, "x" * 70_000)]
+    vocabulary = Tokenizer.train(TokenizerConfig.model_validate({"type": kind}), rows).source
+    assert vocabulary.decode(vocabulary.encode(["cat dog"])) == ["cat dog"]
 
 
-def test_an_existing_model_serves_both_sides(tmp_path: Path) -> None:
-    own = trained(special=["__eot__"])
-    own.save(tmp_path)
-    spec = schema.TokenizerConfig(model=str(tmp_path / "tokenizer.model"), special=("__eot__",))
-    tokenizer = Tokenizer.train(spec, [])
+def test_existing_model_serves_both_sides(tmp_path: Path) -> None:
+    special = ("__eot__",)
+    saved = train(special=special)
+    saved.save(tmp_path)
+    tokenizer = train([], model=str(tmp_path / "tokenizer.model"), special=special)
     assert tokenizer.shared
-    assert tokenizer.digest == own.digest == trained(special=["__eot__"]).digest
+    assert tokenizer.digest == saved.digest == train(special=special).digest
     with pytest.raises(MissingInputError, match=r"none\.model: no such file"):
-        Tokenizer.train(schema.TokenizerConfig(model=str(tmp_path / "none.model")), [])
+        train([], model=str(tmp_path / "none.model"))
 
 
-def test_an_existing_model_without_a_special_token_is_refused(tmp_path: Path) -> None:
-    trained().save(tmp_path)
-    spec = schema.TokenizerConfig(model=str(tmp_path / "tokenizer.model"), special=("__eot__",))
+def test_existing_model_without_a_special_token_raises(tmp_path: Path) -> None:
+    train().save(tmp_path)
     with pytest.raises(DataError, match=r"tokenizer\.model: has no piece '__eot__'"):
-        Tokenizer.train(spec, [])
+        train([], model=str(tmp_path / "tokenizer.model"), special=("__eot__",))
 
 
-def test_an_existing_model_with_other_ids_is_refused(tmp_path: Path) -> None:
+def test_existing_model_with_other_ids_raises(tmp_path: Path) -> None:
     path = tmp_path / "other.model"
-    ids = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}  # sentencepiece's own
-    path.write_bytes(sentencepiece_models.train([row.source for row in rows()], 60, **ids))
+    defaults = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}  # of sentencepiece
+    path.write_bytes(sentencepiece_models.train(SOURCES, 60, **defaults))
     with pytest.raises(DataError) as caught:
-        Tokenizer.train(schema.TokenizerConfig(model=str(path)), [])
+        train([], model=str(path))
     assert str(caught.value) == (
         f"{path}: the ids of pad, unk, bos, eos are -1, 0, 1, 2; attnkit needs 0, 1, 2, 3: train the "
         "model with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
@@ -201,17 +197,16 @@ def test_an_existing_model_with_other_ids_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0", b"not a model", b"\n\x05hello"])
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "tokenizer.model"
-    path.write_bytes(content)
+def test_loading_other_than_a_model_raises(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(content)
     with pytest.raises(DataError, match=r"tokenizer\.model: "):
         Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_sampling_is_a_pure_function_of_its_arguments(kind: str) -> None:
-    vocabulary = trained(type=kind).source
-    texts = [row.source for row in rows(50, seed=3)]
+def test_sampling_is_a_function_of_its_arguments(kind: str) -> None:
+    vocabulary = train(type=kind).source
+    texts = [row.source for row in make_rows(50, seed=3)]
     first = vocabulary.sample(texts, alpha=0.3, seed=7)
     vocabulary.sample(texts[:9], alpha=0.9, seed=1)
     assert vocabulary.sample(texts, alpha=0.3, seed=7) == first
@@ -221,8 +216,8 @@ def test_sampling_is_a_pure_function_of_its_arguments(kind: str) -> None:
 
 @pytest.mark.slow
 def test_sampling_is_the_same_in_every_process(tmp_path: Path) -> None:
-    """sentencepiece's own generator is salted in each process: a resumed run saw other data."""
-    trained().save(tmp_path)
+    """sentencepiece's own generator has another seed in each process: a resumed run read other data."""
+    train().save(tmp_path)
     code = (
         "import sys, pathlib; from attnkit.data.tokenizer import Tokenizer;"
         "print(Tokenizer.load(pathlib.Path(sys.argv[1])).source.sample(['the old cat'] * 20,"
@@ -242,20 +237,20 @@ def test_sampling_is_the_same_in_every_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["word", "char"])
-def test_models_with_one_segmentation_refuse_to_sample(kind: str) -> None:
+def test_sampling_with_one_segmentation_raises(kind: str) -> None:
     with pytest.raises(RecipeError, match=r"tokenizer\.sampling: only unigram and bpe"):
-        trained(type=kind).source.sample(["the cat"], alpha=0.5, seed=1)
+        train(type=kind).source.sample(["the cat"], alpha=0.5, seed=1)
 
 
-def test_a_model_that_leaves_the_first_word_unmarked_refuses_to_sample(tmp_path: Path) -> None:
-    model = sentencepiece_models.train([row.source for row in rows()], 60, add_dummy_prefix=False)
+def test_sampling_without_marked_starts_of_words_raises(tmp_path: Path) -> None:
+    model = sentencepiece_models.train(SOURCES, 60, add_dummy_prefix=False)
     (tmp_path / "tokenizer.model").write_bytes(model)
     vocabulary = Tokenizer.load(tmp_path).source
     with pytest.raises(RecipeError, match="does not mark the start of every word"):
         vocabulary.sample(["the cat"], alpha=0.5, seed=1)
 
 
-def test_a_subsample_is_evenly_spread_rows_within_the_budget() -> None:
+def test_subsample_is_evenly_spread_and_within_the_budget() -> None:
     lines = [Row(f"{i:04}", f"{i:04}") for i in range(1000)]
     assert subsample(lines, 8000) == (lines, 1000)
     assert subsample(iter(lines), 1000) == (lines[::8], 1000)
