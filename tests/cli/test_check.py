@@ -1,4 +1,4 @@
-"""`attnkit check`: the table, and how a mechanism that breaks a promise is told."""
+"""Tests of `attnkit check`: the table of contracts, and reports of mechanisms that break one."""
 
 import json
 from functools import partial
@@ -34,15 +34,19 @@ PEEKS = """
 
 @pytest.fixture
 def check(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """`attnkit check` in an empty folder."""
+    """Run `attnkit check` in an empty folder."""
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
     return partial(cli, "check")
 
 
-def test_a_mechanism_that_ships_keeps_every_contract(check: Cli) -> None:
-    code, out, err = check("synthesizer-random", "trainable=false")
-    assert (code, err) == (0, "")
+def write_plugin(formula: str = "q @ k.transpose(-1, -2)", body: str = "") -> None:
+    Path("mine.py").write_text(PLUGIN.format(formula=formula, body=body))
+
+
+def test_shipped_mechanism_keeps_every_contract(check: Cli) -> None:
+    _, out, err = check("synthesizer-random", "trainable=false")
+    assert err == ""
     rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
     assert out.startswith("synthesizer-random trainable=false\n")
     assert rows["contract"] == ["contract", "promise", "encoder", "decoder", "cross"]
@@ -52,23 +56,22 @@ def test_a_mechanism_that_ships_keeps_every_contract(check: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_every_layer_of_those_that_take_turns_is_measured(check: Cli) -> None:
-    Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=PEEKS))
-    code, out, err = check("interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
-    assert code == 1
+def test_every_layer_of_interleaved_mechanisms_is_measured(check: Cli) -> None:
+    write_plugin(body=PEEKS)
+    _, out, err = check("interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py", code=1)
     assert "broken, decoder: future: layer 1: length 2, layout any, after token 0: later tokens have" in err
     assert err.count("to fix future: give a key the weight 0 where ") == 1
     assert "encoder" not in err
-    assert "broken" in next(line for line in out.splitlines() if line.startswith("future"))
-    worked = next(line.split() for line in out.splitlines() if line.startswith("worked"))
-    assert worked[-6:-1:2] == ["kept"] * 3  # of scaled-dot; mine has none
+    rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
+    assert "broken" in rows["future"]
+    assert rows["worked"][-6:-1:2] == ["kept"] * 3  # of scaled-dot; the plug-in has no worked number
 
 
 @pytest.mark.slow
-def test_a_plug_in_that_is_right_needs_no_worked_number(check: Cli) -> None:
-    Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=""))
-    code, out, err = check("mine", "--plugin", "mine.py", "--format", "json")
-    assert (code, err) == (0, "")
+def test_correct_plug_in_needs_no_worked_number(check: Cli) -> None:
+    write_plugin()
+    _, out, err = check("mine", "--plugin", "mine.py", "--format", "json")
+    assert err == ""
     rows = {row["contract"]: row for row in json.loads(out)["rows"]}
     assert rows["map"]["cross"] == "kept"
     assert rows["map"]["cross_error"] < 1e-12
@@ -77,10 +80,9 @@ def test_a_plug_in_that_is_right_needs_no_worked_number(check: Cli) -> None:
     assert rows["cached"]["encoder_error"] is None
 
 
-def test_a_plug_in_that_fails_breaks_what_it_fails_in(check: Cli) -> None:
-    Path("mine.py").write_text(PLUGIN.format(formula="q @ k", body=""))
-    code, _, err = check("mine", "--plugin", "mine.py", "--format", "csv")
-    assert code == 1
+def test_plug_in_that_raises_breaks_the_contract(check: Cli) -> None:
+    write_plugin(formula="q @ k")
+    err = check("mine", "--plugin", "mine.py", "--format", "csv", code=1).err
     assert "broken, encoder: map: RuntimeError: " in err
     assert "to fix" not in err
     assert "bug" not in err

@@ -1,4 +1,4 @@
-"""`attnkit compare`: on the terminal, as JSON lines; and what it refuses."""
+"""Tests of `attnkit compare`: examples on the terminal, JSON lines, warnings and errors."""
 
 import json
 import re
@@ -21,67 +21,62 @@ HOSTILE = [
     "\u05d7\u05ea\u05d5\u05dc [katzen]",
     "eine sehr rote katze und zwei hunde",
 ]
+BOTH = ("runs/toy/good", "runs/toy/hostile")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two scored runs, one that is not, and one of questions."""
-    made = tmp_path_factory.mktemp("runs")
-    scored_run(made, "good", GOOD)
-    scored_run(made, "hostile", HOSTILE)
-    trained.make_run(made, "unscored")
+    """A folder with two scored runs, and two runs of questions that are not scored."""
+    folder = tmp_path_factory.mktemp("runs")
+    scored_run(folder, "good", GOOD)
+    scored_run(folder, "hostile", HOSTILE)
     for seed in (1, 2):
-        question_runs.make_run(made / "asked", seed=seed)
-    return made
+        question_runs.make_run(folder / "questions", seed=seed)
+    return folder
 
 
 @pytest.fixture
-def attnkit(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command in this process, in the folder."""
+def compare(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run `attnkit compare`, or another command, in the folder."""
     monkeypatch.chdir(folder)
-    return lambda *words, command="compare": cli(command, *words)
-
-
-BOTH = ("runs/toy/good", "runs/toy/hostile")
+    return lambda *words, command="compare", code=0: cli(command, *words, code=code)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
-def test_examples_and_tables_fit_the_screen(attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_examples_and_tables_fit_the_screen(compare: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    done = attnkit(*BOTH)
-    assert done.code == 0, done.err
-    assert max(map(len, done.out.splitlines())) <= width
-    shown = " ".join(done.out.split())
+    out = compare(*BOTH).out
+    assert max(map(len, out.splitlines())) <= width
+    shown = " ".join(out.split())
     for text in ("hostile gains most over good", "hostile loses most against good", "(empty)", "line 5"):
         assert text in shown
     assert "eine [_] katze [_]" in shown
-    assert "\x1b" not in done.out
-    assert "\u202e" not in done.out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
 
 
-def test_words_are_marked_against_the_nearest_reference(attnkit: Any) -> None:
-    assert "eine [_] katze [_]\n" in re.sub(" +\n", "\n", attnkit(*BOTH).out)
+def test_missing_words_are_marked_against_the_nearest_reference(compare: Any) -> None:
+    assert "eine [_] katze [_]\n" in re.sub(" +\n", "\n", compare(*BOTH).out)
 
 
-def test_the_first_seeds_of_two_variants_are_contrasted(attnkit: Any, folder: Path, tmp_path: Path) -> None:
+def test_first_seeds_of_two_variants_are_compared(compare: Any, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "runs/toy", tmp_path / "toy")
-    for variant in ("good", "hostile"):
-        first = Run.open(tmp_path / "toy" / variant / "seed-1")
-        Run(shutil.copytree(first.path, first.path.with_name("seed-2"))).update(seed=2)
-    done = attnkit(*(str(tmp_path / "toy" / name) for name in ("good", "hostile")))
+    variants = [tmp_path / "toy" / name for name in ("good", "hostile")]
+    for variant in variants:
+        Run(shutil.copytree(variant / "seed-1", variant / "seed-2")).update(seed=2)
+    done = compare(*map(str, variants))
     assert "hostile seed 1 gains most over good seed 1" in " ".join(done.out.split()), done.err
 
 
-def test_orders(attnkit: Any) -> None:
-    lines = attnkit(*BOTH, "--sort", "line", "-n", "2").out
-    assert re.findall(r"^line (\d+)", lines, re.MULTILINE) == ["1", "2"]
-    assert "test, 5 sentences" in lines
+def test_examples_can_be_sorted_by_line(compare: Any) -> None:
+    out = compare(*BOTH, "--sort", "line", "-n", "2").out
+    assert re.findall(r"^line (\d+)", out, re.MULTILINE) == ["1", "2"]
+    assert "test, 5 sentences" in out
 
 
-def test_json_lines_hold_every_sentence_as_it_is(attnkit: Any) -> None:
-    done = attnkit(*BOTH, "--format", "jsonl")
-    rows = [json.loads(line) for line in done.out.splitlines()]
+def test_json_lines_hold_every_sentence_unchanged(compare: Any) -> None:
+    rows = [json.loads(line) for line in compare(*BOTH, "--format", "jsonl").out.splitlines()]
     assert sorted(row["line"] for row in rows) == [1, 2, 3, 4, 5]
     assert rows[0]["line"] == 5
     assert rows[0]["metric"] == "chrf"
@@ -94,61 +89,55 @@ def test_json_lines_hold_every_sentence_as_it_is(attnkit: Any) -> None:
 
 
 @pytest.mark.slow
-def test_questions_with_their_contexts(attnkit: Any) -> None:
-    runs = [f"asked/runs/toy/base/seed-{seed}" for seed in (1, 2)]
-    assert attnkit(*runs, command="eval").code == 0
-    done = attnkit(runs[0], "--format", "jsonl")
-    rows = [json.loads(line) for line in done.out.splitlines()]
+def test_questions_are_compared_with_their_contexts(compare: Any) -> None:
+    runs = [f"questions/runs/toy/base/seed-{seed}" for seed in (1, 2)]
+    compare(*runs, command="eval")
+    rows = [json.loads(line) for line in compare(runs[0], "--format", "jsonl").out.splitlines()]
     assert len(rows) == 6
     for row in rows:
-        assert [one["name"] for one in row["systems"]] == ["entropy", "mean", "concat", "none"]
+        assert [system["name"] for system in row["systems"]] == ["entropy", "mean", "concat", "none"]
         assert len(row["contexts"]) == 4
         assert 1 <= row["systems"][0]["context"] <= 4
-        assert row["systems"][1]["context"] in (None, 1, 2, 3, 4)  # unclear, or one that leads
-    done = attnkit(*runs, "--sort", "line", "-n", "1")
-    assert "question 1" in done.out
-    assert "base seed 2" in done.out
-    assert "has the answer" in done.out
-    assert "test, 4 contexts, 6 questions" in done.out
-    refused = attnkit(*runs, "--method", "meen").error
-    assert "did you mean mean?" in refused
+        assert row["systems"][1]["context"] in (None, 1, 2, 3, 4)  # None: unclear
+    out = compare(*runs, "--sort", "line", "-n", "1").out
+    for text in ("question 1", "base seed 2", "has the answer", "test, 4 contexts, 6 questions"):
+        assert text in out
+    assert "did you mean mean?" in compare(*runs, "--method", "meen", code=2).error
 
 
 @pytest.mark.filterwarnings("always::UserWarning")
-def test_changed_lines_are_told_of_and_changed_outputs_refused(attnkit: Any, folder: Path, tmp_path: Path) -> None:
-    runs = [f"runs/toy/{name}/seed-1" for name in ("good", "hostile")]
+def test_changed_test_lines_give_a_warning(compare: Any, folder: Path) -> None:
     test = folder / "test.jsonl"
     lines = test.read_text(encoding="utf-8")
     test.write_text(lines.replace("cats", "mice"), encoding="utf-8")
     try:
-        done = attnkit(*runs)
-        assert "the run's stored rows are used" in done.err
-        assert done.code == 0, done.err
+        assert "the run's stored rows are used" in compare(*BOTH).err
     finally:
         test.write_text(lines, encoding="utf-8")
-    copies = []
-    for run in runs:
-        copies.append(tmp_path / run)
-        shutil.copytree(run, copies[-1])
-    (output,) = (copies[1] / "outputs").glob("*.hyp.txt")
+
+
+def test_changed_outputs_are_an_error(compare: Any, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    (output,) = (tmp_path / BOTH[1]).glob("seed-1/outputs/*.hyp.txt")
     output.write_text("other\n", encoding="utf-8")
-    assert "damaged" in attnkit(*map(str, copies)).error
+    assert "damaged" in compare(*(str(tmp_path / variant / "seed-1") for variant in BOTH), code=65).error
 
 
-def test_runs_of_different_lines_are_refused(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_different_test_lines_are_an_error(
+    compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [row._replace(source=row.source.replace("cats", "mice")) for row in trained.ROWS]
     monkeypatch.setattr(trained, "ROWS", rows)
     other = scored_run(tmp_path, "other", GOOD)
-    refused = attnkit("runs/toy/good", str(other.path)).error
-    assert "were scored on different test lines (sources differ)" in refused
+    error = compare("runs/toy/good", str(other.path), code=65).error
+    assert "were scored on different test lines (sources differ)" in error
 
 
-def test_different_searches_are_told(attnkit: Any, tmp_path: Path) -> None:
+def test_different_search_settings_give_a_note(compare: Any, tmp_path: Path) -> None:
     run = scored_run(tmp_path, "wide", GOOD)
     scores = json.loads((run.path / "scores.json").read_text(encoding="utf-8"))
-    (entry,) = scores.values()
-    entry["search"]["beam"] = 7
+    scores["test"]["search"]["beam"] = 7
     (run.path / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     run.record("scores.json", run.sha256("scores.json"))
-    shown = " ".join(attnkit("runs/toy/good", str(run.path)).out.split())
+    shown = " ".join(compare("runs/toy/good", str(run.path)).out.split())
     assert "decoded with different search settings: good beam=2; wide beam=7" in shown

@@ -1,4 +1,4 @@
-"""How every outcome becomes an exit code and a line, and what the streams may carry."""
+"""Tests of the console: exit codes, error lines, harmless output, closed streams, protected files."""
 
 import errno
 import io
@@ -21,28 +21,20 @@ from attnkit.cli.output import check_save, save
 from attnkit.errors import MissingInputError, OutputPathError
 
 
-class Terminal(io.StringIO):
-    """Text that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard error as a colour terminal, from now on (pytest replaces it after fixtures)."""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(console, "_colour_allowed", True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    return terminal
-
-
 def run(function: Callable[[], Any], *words: str) -> int:
-    """One command through the whole of `console.run`."""
+    """Run a function as the only command of `console.run`."""
     app = typer.Typer(add_completion=False)
     app.callback(invoke_without_command=True)(function)
     return console.run(lambda: typer.main.get_command(app), words)
+
+
+def run_failing(error: BaseException, *words: str) -> int:
+    """Run a command that raises this error."""
+
+    def fail() -> None:
+        raise error
+
+    return run(fail, *words)
 
 
 LINE = "a.yaml:3:1: train.lr: must be above 0, got -1"
@@ -91,29 +83,23 @@ OUTCOMES: list[tuple[BaseException, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "code", "said"), OUTCOMES, ids=repr)
+@pytest.mark.parametrize(("error", "code", "line"), OUTCOMES, ids=repr)
 def test_every_outcome_has_an_exit_code_and_a_line(
-    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> None:
-        raise error
-
-    assert run(fail) == code
-    assert capsys.readouterr().err == said
+    assert run_failing(error) == code
+    assert capsys.readouterr().err == line
 
 
-def test_a_bug_shows_its_traceback_without_terminal_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise ValueError("a \x1b]0;title\x07 \u202e token")
-
-    assert run(fail) == 1
+def test_bug_shows_a_traceback_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_failing(ValueError("a \x1b]0;title\x07 \u202e token")) == 1
     shown = capsys.readouterr().err
     assert "Traceback" in shown
     assert "ValueError: a \\x1b]0;title\\x07 \\u202e token\n" in shown
     assert shown.endswith("attnkit: error: this is a bug in attnkit 0.1.0: please report it\n")
 
 
-def test_a_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def warn() -> None:
         warnings.simplefilter("default")
         warnings.warn("slow\n  path \x1b[0m", stacklevel=1)
@@ -123,76 +109,61 @@ def test_a_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("off", ["", "NO_COLOR", "TERM", "--no-color"])
-def test_an_error_is_red_on_a_terminal_unless_colour_is_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-
-    def fail() -> None:
-        raise errors.UsageError("no")
-
+def test_error_is_red_on_a_terminal_unless_colour_is_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "_colour_allowed", True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     if off.isupper():
         monkeypatch.setenv(off, "dumb")
-    assert run(fail, *([off] if off.startswith("-") else [])) == 2
+    assert run_failing(errors.UsageError("no"), *([off] if off.startswith("-") else [])) == 2
     word = "error:" if off else "\x1b[1;31merror:\x1b[0m"
-    assert screen.getvalue() == f"attnkit: {word} no\n"
+    assert terminal.getvalue() == f"attnkit: {word} no\n"
 
 
-def test_the_command_that_runs_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    def say(words: list[str]) -> None:
+def test_command_line_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    def show(words: list[str]) -> None:
         console.write(console.command_line(without=["--fresh"]))
 
     app = typer.Typer(add_completion=False)
-    app.command()(say)
+    app.command()(show)
     assert console.run(lambda: typer.main.get_command(app), ["a b", "--no-color", "it's"]) == 0
     assert capsys.readouterr().out == "attnkit 'a b' --no-color 'it'\"'\"'s'"
 
 
-def test_a_full_device_is_code_74_with_one_line(command: Command) -> None:
+def test_full_device_gives_code_74_and_one_line(cli_process: Command) -> None:
     with open("/dev/full", "w") as full:
-        done = command("--help", stdout=full.fileno())
+        done = cli_process("--help", stdout=full.fileno())
     assert done.returncode == 74
-    assert done.stderr == ("attnkit: error: standard output: writing failed: No space left on device\n")
+    assert done.stderr == "attnkit: error: standard output: writing failed: No space left on device\n"
 
 
-def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
+def test_closed_pipe_ends_without_a_message(cli_process: Command) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = command("--help", stdout=write)
+    done = cli_process("--help", stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
-def test_text_that_a_locale_cannot_show_is_no_crash(variables: dict[str, str], command: Command) -> None:
-    done = command("train", "\u65e5\u672c\u1e9e.yaml", **variables)
+def test_text_outside_the_locale_is_no_crash(variables: dict[str, str], cli_process: Command) -> None:
+    done = cli_process("train", "\u65e5\u672c\u1e9e.yaml", **variables)
     assert done.returncode == 66
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "\x1b]0;title\x07.yaml",
-        "[red]x[/red].yaml",
-        "\u202egnp.yaml",
-        "\udc80\udcff.yaml",
-        "a\nb\rc.yaml",
-        "x" * 5000,
-        "--",
-        "",
-        ".",
-        "/",
-        "/dev/null",
-        "/proc/self/mem",
-        "../" * 50 + "etc/passwd",
-        "~/x.yaml",
-        "%s%n.yaml",
-        "{0}.yaml",
-        "a\x00b.yaml",
-    ],
-)
-def test_hostile_recipe_names_are_one_harmless_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+HOSTILE_NAMES = ["\x1b]0;title\x07.yaml", "[red]x[/red].yaml", "\u202egnp.yaml", "\udc80\udcff.yaml", "a\nb\rc.yaml"]
+HOSTILE_NAMES += ["x" * 5000, "--", "", ".", "/", "/dev/null", "/proc/self/mem", "../" * 50 + "etc/passwd"]
+HOSTILE_NAMES += ["~/x.yaml", "%s%n.yaml", "{0}.yaml", "a\x00b.yaml"]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_hostile_recipe_name_gives_one_harmless_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", name]) in (2, 65, 66, 78)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -201,15 +172,13 @@ def test_hostile_recipe_names_are_one_harmless_line(name: str, capsys: pytest.Ca
     assert not [c for c in shown.err[:-1] if not c.isprintable()]
 
 
-def test_a_text_in_the_place_of_a_file_is_piped_in() -> None:
-    with (
-        pytest.raises(MissingInputError, match="'the old dog': no such file; to pass a text, pipe it"),
-        open_lines("the old dog"),
-    ):
+def test_text_in_place_of_a_file_name_gives_a_hint() -> None:
+    message = "'the old dog': no such file; to pass a text, pipe it"
+    with pytest.raises(MissingInputError, match=message), open_lines("the old dog"):
         pass
 
 
-def test_a_runs_own_files_are_no_outputs(tmp_path: Path) -> None:
+def test_outputs_do_not_overwrite_the_files_of_a_run(tmp_path: Path) -> None:
     for name in ("recipe.yaml", "manifest.json", "scores.json", "tokenizer.model"):
         (tmp_path / name).write_text("kept")
     for name in ("scores.json", "checkpoints/step-1/state.json"):

@@ -1,9 +1,9 @@
-"""`attnkit data encode`: what it has encoded, a training finds."""
+"""Tests of `attnkit data encode`: a training uses what was encoded before."""
 
 from pathlib import Path
 
 import pytest
-from helpers.cli import run_cli
+from helpers.cli import Cli
 
 RECIPE = """\
 task: translation
@@ -17,19 +17,19 @@ variants: {one: {}, short: {data.max_length: 5}}
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a recipe, its corpus, and a cache of its own."""
+    rows = [" ".join(f"w{(i * j) % 50}" for j in range(2 + i % 5)) for i in range(50)]
     for name in ("a.src", "a.tgt", "b.src", "b.tgt"):
-        rows = [" ".join(f"w{(i * j) % 50}" for j in range(2 + i % 5)) for i in range(50)]
         (tmp_path / name).write_text("".join(f"{row}\n" for row in rows))
     (tmp_path / "tiny.yaml").write_text(RECIPE)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
-def entries(folder: Path) -> dict[str, int]:
-    """Tokenizers and encoded splits in the cache, with the times of their writing."""
+def cached(folder: Path) -> dict[str, int]:
+    """Return the paths of tokenizers and encoded splits in the cache, with their modification times."""
     return {
         str(path.relative_to(folder)): path.stat().st_mtime_ns
         for kind in ("encoded", "tokenizers")
@@ -37,20 +37,18 @@ def entries(folder: Path) -> dict[str, int]:
     }
 
 
-def test_a_training_finds_what_was_encoded_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = run_cli(capsys, "data", "encode", "tiny.yaml")
-    assert done.code == 0, done.err
+def test_training_uses_the_encoded_data(folder: Path, cli: Cli) -> None:
+    done = cli("data", "encode", "tiny.yaml")
     assert done.out == f"{folder / 'cache' / 'encoded'}\n"
     assert "train: 50 rows read, 50 kept\n" in done.err
     assert "train: 50 rows read, 30 kept\n" in done.err
-    before = entries(folder)
+    before = cached(folder)
     assert len([name for name in before if name.endswith("meta.json")]) == 5
-    trained = run_cli(capsys, "train", "tiny.yaml", "--quiet")
-    assert trained.code == 0, trained.err
-    assert entries(folder) == before
+    cli("train", "tiny.yaml", "--quiet")
+    assert cached(folder) == before
 
 
-def test_one_variant_is_encoded_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_cli(capsys, "data", "encode", "tiny.yaml", "--variant", "short").code == 0
+def test_one_variant_is_encoded_alone(folder: Path, cli: Cli) -> None:
+    cli("data", "encode", "tiny.yaml", "--variant", "short")
     assert len(list((folder / "cache" / "encoded").iterdir())) == 2
     assert not (folder / "runs").exists()

@@ -1,4 +1,4 @@
-"""What a command meets at its edges: closed streams, loops of links, bombs, bad plug-ins."""
+"""Tests of edge cases: closed streams, decompression bombs, full disks, bad plug-ins, signals, damaged runs."""
 
 import errno
 import gzip
@@ -27,27 +27,32 @@ from attnkit.recipe import mechanism_registry
 from attnkit.runs import Run
 from attnkit.storage import files
 
-PYTHON = {**os.environ, "PYTHONPATH": str(Path(attnkit.__file__).parents[1])}
-
-
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(attnkit.__file__).parents[1])}
 CLOSED = "standard output is closed: redirect it to a file or to /dev/null\n"
 
 
-def test_a_closed_standard_output_is_no_success(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m attnkit --version >&-"],
-        cwd=tmp_path,
-        env=PYTHON,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a new Python process."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+def make_scored(folder: Path, variant: str = "base") -> Run:
+    """Return a scored run with a log of one record."""
+    run = scored_run(folder, variant, ["ein roter hund"] * 5, ("bleu",))
+    run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
+    return run
+
+
+def test_closed_standard_output_is_an_error(tmp_path: Path) -> None:
+    command = ["bash", "-c", f"{sys.executable} -m attnkit --version >&-"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr[-len(CLOSED) :]) == (1, CLOSED)
     assert "Traceback" not in done.stderr
 
 
 BOMB = (b" " * 1_000_000 + b"\n") * 8
-"""Its first line is refused: what is wrong with later ones must not hide the growth."""
+"""The first line is an error already: errors in later lines must not hide the growth."""
 
 
 @pytest.mark.sampled(3)
@@ -62,15 +67,12 @@ BOMB = (b" " * 1_000_000 + b"\n") * 8
         "eval --hyp text --ref text --metrics embedding-greedy --vectors bomb",
     ],
 )
-def test_text_that_grows_a_hundredfold_is_refused_everywhere(
-    words: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decompression_bomb_is_an_error(words: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.data.formats.FREE", 1 << 16)
     Path("bomb").write_bytes(gzip.compress(BOMB))
     Path("bomb.xz").write_bytes(lzma.compress(BOMB))
     Path("text").write_text("one red dog\n" * 3)
-    done = cli(*words.replace("RUN", str(make_run(tmp_path).path)).split())
-    assert done.code == 65, done.err
+    done = cli(*words.replace("RUN", str(make_run(tmp_path).path)).split(), code=65)
     assert re.search("bomb.*more than 100 times as long", done.error)
 
 
@@ -85,20 +87,17 @@ def test_text_that_grows_a_hundredfold_is_refused_everywhere(
         "report RUN -o a.html",
     ],
 )
-def test_a_full_disk_leaves_nothing_of_an_output(
+def test_full_disk_leaves_no_partial_output(
     words: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = scored_run(tmp_path, "base", ["ein roter hund"] * 5, ("bleu",))
-    run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
+    run = make_scored(tmp_path)
     before = sorted(tmp_path.rglob("*"))
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files.Filesystem, "write", full)
-    done = cli(*words.replace("RUN", str(run.path)).split())
-    assert done.code == 74, done.err
-    assert "No space left" in done.error
+    assert "No space left" in cli(*words.replace("RUN", str(run.path)).split(), code=74).error
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -113,7 +112,7 @@ def test_a_full_disk_leaves_nothing_of_an_output(
         RuntimeError("std::bad_alloc"),
     ],
 )
-def test_memory_that_is_refused_while_importing_is_no_bug(error: Exception) -> None:
+def test_out_of_memory_is_not_reported_as_a_bug(error: Exception) -> None:
     assert out_of_memory(error)
     assert outcome(error).code == 71
     assert not out_of_memory(ImportError("No module named x"))
@@ -160,15 +159,14 @@ BODIES = {
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", BODIES)
-def test_a_plug_in_is_blamed_by_name(body: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mechanism_registry, "_plugged", {})  # other tests do not know them
+def test_error_of_a_plug_in_names_the_plug_in(body: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanism_registry, "_plugged", {})  # other tests must not see the plug-in
     name = "bad_" + body.replace(" ", "_")
     Path(f"{name}.py").write_text(PLUGIN.replace("{body}", BODIES[body]))
     Path("toy.yaml").write_text(TOY)
-    words = ["train", "toy.yaml", "--device", "cpu"]
     word = name.replace("_", "-")
-    done = cli(*words, f"model.attention={word}", "--plugin", f"{name}.py")
-    assert done.code != 0
+    options = (f"model.attention={word}", "--plugin", f"{name}.py", "--device", "cpu")
+    done = cli("train", "toy.yaml", *options, code=None)
     assert name in done.error or word in done.error
     assert "bug in attnkit" not in done.err
 
@@ -178,7 +176,7 @@ import os, signal, time
 from attnkit import cli, errors
 
 def main():
-    def library():  # as compiled code, which makes an error of its own of what a handler raises
+    def library():  # like compiled code that replaces the exception of a signal handler with its own
         try:
             os.kill(os.getpid(), {number})
             time.sleep(10)
@@ -192,7 +190,7 @@ cli.script()
 
 
 @pytest.mark.parametrize(
-    ("number", "raised", "code", "said"),
+    ("number", "raised", "code", "message"),
     [
         (signal.SIGTERM, "errors.DataError('not a valid file')", 143, "terminated"),
         (signal.SIGHUP, "errors.DataError('not a valid file')", 129, "hung up"),
@@ -202,12 +200,11 @@ cli.script()
         (signal.SIGTERM, "errors.StoppedError('saved')", 75, "saved"),
     ],
 )
-def test_what_a_library_makes_of_a_signal_is_told_as_the_signal(
-    number: int, raised: str, code: int, said: str
+def test_signal_replaced_by_another_error_is_reported_as_the_signal(
+    number: int, raised: str, code: int, message: str
 ) -> None:
-    program = SIGNALLED.format(number=int(number), raised=raised)
-    done = subprocess.run([sys.executable, "-c", program], env=PYTHON, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (code, f"attnkit: {said}\n")
+    done = run_python(SIGNALLED.format(number=int(number), raised=raised))
+    assert (done.returncode, done.stderr) == (code, f"attnkit: {message}\n")
 
 
 IGNORED = """
@@ -219,7 +216,7 @@ class Held:
 
 def signalled(*_):
     os.kill(os.getpid(), {number})
-    for _ in range(1000): pass  # a moment in which the handler runs
+    for _ in range(1000): pass  # give the handler time to run
 
 def main():
     def command():
@@ -246,17 +243,11 @@ cli.script()
         (signal.SIGTERM, "held.held, Held.__del__ = held, signalled"),
     ],
 )
-def test_a_signal_while_an_object_is_removed_ends_the_command(number: int, place: str) -> None:
-    """Python ignores what is raised there, and the command went on."""
-    done = subprocess.run(
-        [sys.executable, "-c", IGNORED.format(number=int(number), place=place)],
-        env=PYTHON,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
-    assert (done.returncode, done.stderr) == (128 + number, f"attnkit: {said[number]}\n")
+def test_signal_while_an_object_is_removed_ends_the_command(number: int, place: str) -> None:
+    """Python ignores exceptions raised by finalizers, so the command continued."""
+    done = run_python(IGNORED.format(number=int(number), place=place))
+    message = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}[number]
+    assert (done.returncode, done.stderr) == (128 + number, f"attnkit: {message}\n")
 
 
 OUTPUTS = {
@@ -269,28 +260,27 @@ OUTPUTS = {
     "my.yaml": "recipe copy quickstart",
     "exported": "export RUN --to huggingface",
 }
-"""A file, and the command that writes it."""
+"""The command that writes each file."""
 
 
-@pytest.mark.parametrize(("place", "words"), OUTPUTS.items(), ids=OUTPUTS)
-def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
-    place: str, words: str, cli: Cli, tmp_path: Path
+@pytest.mark.parametrize(("output", "words"), OUTPUTS.items(), ids=OUTPUTS)
+def test_temporary_file_of_a_killed_command_is_removed_by_the_next(
+    output: str, words: str, cli: Cli, tmp_path: Path
 ) -> None:
     if "export" in words:
         pytest.importorskip("transformers")
     run = make_run(tmp_path)
     run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
-    (tmp_path / place).parent.mkdir(exist_ok=True)
+    Path(output).parent.mkdir(exist_ok=True)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left, other = Path(f"{place}.tmp-{dead.pid}"), Path(f"{place}.tmp-{os.getppid()}")
-    left.touch()
-    other.touch()
+    of_dead, of_living = (Path(f"{output}.tmp-{pid}") for pid in (dead.pid, os.getppid()))
+    of_dead.touch()
+    of_living.touch()
     Path("text").write_text("one red dog\n")
-    done = cli(*words.replace("RUN", str(run.path)).split(), place)
-    assert done.code == 0, done.err
-    assert not left.exists()
-    assert other.exists()
+    cli(*words.replace("RUN", str(run.path)).split(), output)
+    assert not of_dead.exists()
+    assert of_living.exists()
 
 
 JOBS = "train toy.yaml --jobs 2 --device cpu"
@@ -298,11 +288,11 @@ BENCH = "bench attention linear --lengths 64,128 --repeats 1 --budget 1"
 
 
 @pytest.mark.slow
-def test_processes_leave_nothing_in_the_folder_of_temporary_files(tmp_path: Path) -> None:
-    """A signal ends them in order; what a kill leaves is removed by the next command."""
+def test_commands_remove_their_temporary_files(tmp_path: Path) -> None:
+    """Also after SIGTERM; the next command removes the files of a killed one."""
     (tmp_path / "toy.yaml").write_text(TOY)
     folder = Path(tempfile.mkdtemp())  # a short path
-    env = {**PYTHON, "TMPDIR": str(folder), "ATTNKIT_CACHE": str(tmp_path / "cache")}
+    env = {**ENVIRONMENT, "TMPDIR": str(folder), "ATTNKIT_CACHE": str(tmp_path / "cache")}
     for words, number in ((JOBS, signal.SIGTERM), (BENCH, signal.SIGKILL), (JOBS, 0)):
         command = [sys.executable, "-m", "attnkit", *words.split()]
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE)
@@ -310,9 +300,9 @@ def test_processes_leave_nothing_in_the_folder_of_temporary_files(tmp_path: Path
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)
-        _, said = process.communicate()
-        assert number or process.returncode == 0, said
-        left = [path for path in folder.iterdir() if path.name[:5] != "torch"]  # its own cache
+        _, err = process.communicate()
+        assert number or process.returncode == 0, err
+        left = [path for path in folder.iterdir() if path.name[:5] != "torch"]  # a cache of PyTorch
         assert not left or number == signal.SIGKILL
     shutil.rmtree(folder)
 
@@ -320,42 +310,37 @@ def test_processes_leave_nothing_in_the_folder_of_temporary_files(tmp_path: Path
 def test_sockets_have_short_paths(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 80)
     long.mkdir()
-    # in a process of its own: a second folder of this one would take the place of the first
-    show = "from attnkit.storage import files; print(files.process_folder())"
-    environment = os.environ | {"TMPDIR": str(long)}
-    found = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True)
-    folder = Path(found.stdout.strip())
+    # in a new process: a second folder of this process would replace the first
+    program = "from attnkit.storage import files; print(files.process_folder())"
+    done = run_python(f"import os; os.environ['TMPDIR'] = {str(long)!r}; {program}")
+    folder = Path(done.stdout.strip())
     assert len(str(folder)) < 104 - len("/listener-12345678")
     assert not folder.exists()
 
 
-def test_one_bad_run_hides_no_other(cli: Cli, tmp_path: Path) -> None:
+def test_damaged_run_does_not_hide_other_runs(cli: Cli, tmp_path: Path) -> None:
     for variant in ("base", "other"):
         make_run(tmp_path, variant)
-    bad = Run.open("runs/toy/base/seed-1").path / "manifest.json"
-    for harm in ("{", "5", json.dumps({"recipe": "\ud800"}), "[" * 100_000):
-        bad.write_text(harm)
+    manifest = Path("runs/toy/base/seed-1/manifest.json")
+    for content in ("{", "5", json.dumps({"recipe": "\ud800"}), "[" * 100_000):
+        manifest.write_text(content)
         assert "other" in cli("runs", "runs").out
-        done = cli("verify", "runs", "--format", "json")
-        assert done.code == 65
-        rows = json.loads(done.out)["rows"]
+        rows = json.loads(cli("verify", "runs", "--format", "json", code=65).out)["rows"]
         assert {row["run"] for row in rows if row["state"] == "same"} == {"runs/toy/other/seed-1"}
-        assert {row["run"] for row in rows if row["state"] == "different"} == {str(bad.parent)}
-        assert cli("doctor", "--out", "runs").code == 0
+        assert {row["run"] for row in rows if row["state"] == "different"} == {str(manifest.parent)}
+        cli("doctor", "--out", "runs")
 
 
 @pytest.mark.parametrize(
     "words", ["eval RUNS", "report RUNS -o r.md", "plot RUNS", "runs RUNS", "runs pack RUNS --results", "verify RUNS"]
 )
-def test_what_is_left_out_is_named(words: str, cli: Cli, tmp_path: Path) -> None:
+def test_skipped_run_is_named(words: str, cli: Cli, tmp_path: Path) -> None:
     for variant in ("base", "other"):
-        run = scored_run(tmp_path, variant, ["ein roter hund"] * 5, ("bleu",))
-        run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
+        make_scored(tmp_path, variant)
     bad = tmp_path / "runs/toy/base/seed-1"
     (bad / "manifest.json").unlink()
-    done = cli(*words.replace("RUNS", str(tmp_path / "runs")).split())
-    assert done.code == (65 if "verify" in words else 0), done.err
-    said = " ".join((done.out + done.err).split())
-    assert "not a run: manifest.json is missing" in said
-    assert str(bad) in said or "base/seed-1" in said
-    assert "other" in said or "wrote 1 run" in said or Path("r.md").is_file()
+    done = cli(*words.replace("RUNS", str(tmp_path / "runs")).split(), code=65 if "verify" in words else 0)
+    shown = " ".join((done.out + done.err).split())
+    assert "not a run: manifest.json is missing" in shown
+    assert str(bad) in shown or "base/seed-1" in shown
+    assert "other" in shown or "wrote 1 run" in shown or Path("r.md").is_file()

@@ -1,11 +1,12 @@
-"""`attnkit export` and `generate --engine`: what they say and refuse."""
+"""Tests of `attnkit export`, of `attnkit generate --engine`, and of their errors."""
 
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cli import run_cli
+from helpers.cli import Cli, Result
 from helpers.peers import peer
 from helpers.trained import make_run
 
@@ -17,93 +18,87 @@ TEXT = "one red dog\n\ncats\na very red cat and two dogs\n"
 
 
 @pytest.mark.parametrize(("target", "library"), [("huggingface", "transformers"), ("ctranslate2", "ctranslate2")])
-def test_a_run_is_exported(target: str, library: str, run: Run, tmp_path: Path, capsys: Any) -> None:
+def test_run_is_exported(target: str, library: str, run: Run, tmp_path: Path, cli: Cli) -> None:
     peer(library)
-    folder = tmp_path / "out"
-    done = run_cli(capsys, "export", str(run.path), str(folder), "--to", target)
-    assert done.code == 0, done.err
+    command = ("export", str(run.path), str(tmp_path / "out"), "--to", target)
+    done = cli(*command)
     assert "outputs equal" in done.out
     assert "largest difference" in done.out
-    assert (folder / "README.md").is_file()
-    assert f"wrote {folder}" in done.err
-    again = run_cli(capsys, "export", str(run.path), "--to", target, str(folder))
-    assert (again.code, "already exists" in again.error) == (73, True)
+    assert Path("out/README.md").is_file()
+    assert f"wrote {tmp_path / 'out'}" in done.err
+    assert "already exists" in cli(*command, code=73).error
 
 
-def test_what_has_no_class_is_told_what_works(tmp_path: Path, capsys: Any) -> None:
-    run = make_run(tmp_path, model_options={"positions": "alibi"})
-    done = run_cli(capsys, "export", str(run.path), str(tmp_path / "out"), "--to", "huggingface")
-    assert done.code == 2
-    assert done.error.endswith("model.positions: alibi cannot be exported to transformers; use --to onnx")
-    done = run_cli(capsys, "generate", str(run.path), "--engine", "ctranslate2", stdin=TEXT)
-    assert done.code == 2
-    assert done.error.endswith("--engine ctranslate2 does not support model.positions: alibi; remove --engine")
+def test_unsupported_model_names_an_alternative(tmp_path: Path, cli: Cli) -> None:
+    run = str(make_run(tmp_path, model_options={"positions": "alibi"}).path)
+    error = cli("export", run, "out", "--to", "huggingface", code=2).error
+    assert error.endswith("model.positions: alibi cannot be exported to transformers; use --to onnx")
+    error = cli("generate", run, "--engine", "ctranslate2", stdin=TEXT, code=2).error
+    assert error.endswith("--engine ctranslate2 does not support model.positions: alibi; remove --engine")
 
 
-def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
+def test_ctranslate2_engine_gives_the_same_lines(run: Run, cli: Cli) -> None:
     peer("ctranslate2")
-    command = ("generate", str(run.path), "--beam", "1", "--max-length", "6")
-    ours = run_cli(capsys, *command, stdin=TEXT)
-    theirs = run_cli(capsys, *command, "--engine", "ctranslate2", stdin=TEXT)
-    assert theirs == ours
+    generate = partial(cli, "generate", str(run.path), stdin=TEXT)
+    options, engine = ("--beam", "1", "--max-length", "6"), ("--engine", "ctranslate2")
+    ours = generate(*options)
+    assert generate(*options, *engine) == ours
     assert ours.out.strip()
-    assert "outputs differ" not in theirs.err
-    banned = run_cli(capsys, *command, "--engine", "ctranslate2", "--min-length", "2", stdin=TEXT)
-    assert (banned.code, "outputs differ" in banned.err) == (0, True)
-    sampled = run_cli(capsys, *command[:2], "--sample", "--engine", "ctranslate2", stdin=TEXT)
-    assert (sampled.code, "does not support sampling" in sampled.error) == (2, True)
+    assert "outputs differ" not in ours.err
+    assert "outputs differ" in generate(*options, *engine, "--min-length", "2").err
+    assert "does not support sampling" in generate("--sample", *engine, code=2).error
 
 
-def with_a_broken_library(name: str) -> Any:
+def import_all_but_ctranslate2(name: str) -> Any:
     if name.startswith("ctranslate2"):
         raise ImportError("broken library")
     return import_module(name)
 
 
-def test_auto_takes_the_engine_for_lines_one_at_a_time(
-    run: Run, tmp_path: Path, capsys: Any, monkeypatch: Any
+def test_auto_engine_is_ctranslate2_for_one_line_at_a_time(
+    run: Run, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer("ctranslate2")
-    opened, taken = to_ctranslate2.open_run, list[str]()
+    open_run, devices = to_ctranslate2.open_run, list[str]()
 
-    def watched(run: Run, device: str) -> Any:
-        taken.append(device)
-        return opened(run, device)
+    def open_and_record(run: Run, device: str) -> Any:
+        devices.append(device)
+        return open_run(run, device)
 
-    monkeypatch.setattr(to_ctranslate2, "open_run", watched)
+    monkeypatch.setattr(to_ctranslate2, "open_run", open_and_record)
 
-    def answers(run: Run, *words: str) -> Any:
-        command = ("generate", str(run.path), "--max-length", "6", *words)
-        return run_cli(capsys, *command, stdin=TEXT)
+    def answers(run: Run, *words: str, code: int = 0) -> Result:
+        done: Result = cli("generate", str(run.path), "--max-length", "6", *words, stdin=TEXT, code=code)
+        return done
 
-    alone = ("--engine", "auto", "--block", "1")
+    auto = ("--engine", "auto", "--block", "1")
     ours = answers(run)
-    assert (ours.code, answers(run, *alone), taken) == (0, ours, ["cpu"])
+    assert (answers(run, *auto), devices) == (ours, ["cpu"])
     other = make_run(tmp_path, model_options={"positions": "alibi"})
     assert answers(run, "--engine", "auto") == ours
     for words in (["--min-length", "2"], ["--sample"], ["--scores"], ["--n-best", "2"], ["--json"]):
-        assert answers(run, *alone, *words) == answers(run, "--block", "1", *words)
-    assert answers(other, *alone) == answers(other)
+        assert answers(run, *auto, *words) == answers(run, "--block", "1", *words)
+    assert answers(other, *auto) == answers(other)
     with monkeypatch.context() as broken:
-        broken.setattr(to_ctranslate2.importlib, "import_module", with_a_broken_library)
-        fallen_back = answers(run, *alone)
-        assert (fallen_back.code, fallen_back.out) == (0, ours.out)
-        assert "attnkit decodes, because CTranslate2 cannot: ctranslate2 cannot be" in fallen_back.err
-        refused = answers(run, "--engine", "ctranslate2")
-        assert (refused.code, "ctranslate2 cannot be imported" in refused.error) == (69, True)
-    (tmp_path / "file").write_text("", encoding="utf-8")
+        broken.setattr(to_ctranslate2.importlib, "import_module", import_all_but_ctranslate2)
+        fallback = answers(run, *auto)
+        assert fallback.out == ours.out
+        assert "attnkit decodes, because CTranslate2 cannot: ctranslate2 cannot be" in fallback.err
+        error = answers(run, "--engine", "ctranslate2", code=69).error
+        assert "ctranslate2 cannot be imported" in error
+    Path("file").touch()
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "file/cache"))
-    fallen_back = answers(run, *alone)
-    assert (fallen_back.code, fallen_back.out) == (0, ours.out)
-    assert "attnkit decodes, because CTranslate2 cannot" in fallen_back.err
-    taken.clear()
+    fallback = answers(run, *auto)
+    assert fallback.out == ours.out
+    assert "attnkit decodes, because CTranslate2 cannot" in fallback.err
+    devices.clear()
     monkeypatch.setattr(generate, "find_spec", lambda _: None)
-    assert (answers(run, *alone), taken) == (ours, [])
+    assert (answers(run, *auto), devices) == (ours, [])
 
 
-def test_explain_says_what_a_model_can_be_exported_to(capsys: Any) -> None:
-    done = run_cli(capsys, "recipe", "explain", "quickstart", "--quick")
-    lines = " ".join(done.out.split())
-    assert "export of scaled-dot: huggingface (Pegasus), ctranslate2, onnx" in lines
-    done = run_cli(capsys, "recipe", "explain", "quickstart", "--quick", "--variant", "linear")
-    assert "export: onnx; not huggingface, ctranslate2 (linear)" in " ".join(done.out.split())
+def test_explain_lists_export_formats(cli: Cli) -> None:
+    words = ("recipe", "explain", "quickstart", "--quick")
+    shown = " ".join(cli(*words).out.split())
+    assert "export of scaled-dot: huggingface (Pegasus), ctranslate2, onnx" in shown
+    shown = " ".join(cli(*words, "--variant", "linear").out.split())
+    assert "export: onnx; not huggingface, ctranslate2 (linear)" in shown

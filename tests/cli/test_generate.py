@@ -1,4 +1,4 @@
-"""`attnkit generate`: lines in, lines out, in every form; and what it refuses."""
+"""Tests of `attnkit generate`: input and output of lines, malformed input, signals and precision."""
 
 import gzip
 import json
@@ -19,7 +19,6 @@ from helpers.cli import Cli
 from helpers.shell import environment
 from helpers.trained import LENGTH, make_run
 
-from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import translate
 
@@ -28,50 +27,50 @@ TEXT = "one red dog\n\ncats\na very red cat and two dogs\ntwo cats\n"
 
 @pytest.fixture
 def generate(run: Run, cli: Cli) -> Cli:
-    """`attnkit generate RUN` in an empty folder."""
+    """Run `attnkit generate RUN` in an empty folder."""
     return partial(cli, "generate", str(run.path), stdin=TEXT)
 
 
-def expected(run: Run, spec: SearchConfig, texts: list[str]) -> list[list[tuple[str, float]]]:
-    return list(translate(run.model(), run.tokenizer(), texts, spec, max_source=LENGTH))
+def expected(run: Run, **search: int) -> list[list[tuple[str, float]]]:
+    """Return outputs and scores for each line of TEXT."""
+    spec = run.recipe.search.model_copy(update=search)
+    return list(translate(run.model(), run.tokenizer(), TEXT.split("\n")[:-1], spec, max_source=LENGTH))
 
 
 def test_lines_from_standard_input_go_to_standard_output(generate: Cli, run: Run) -> None:
-    answers = expected(run, run.recipe.search, TEXT.split("\n")[:-1])
-    lines = [text for ((text, _),) in answers]
+    lines = [text for ((text, _),) in expected(run)]
     assert any(lines)
     done = generate("--max-length", "8")
-    assert done.code == 0, done.err
     assert done.out == "".join(f"{line}\n" for line in lines)
     assert generate("-").out == done.out
 
 
-def test_a_file_gives_what_standard_input_gives(generate: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "in.txt"
-    path.write_text(TEXT)
+def test_file_and_standard_input_give_the_same_output(generate: Cli) -> None:
     piped = generate()
-    assert generate(str(path), stdin="") == piped
+    path = Path("in.txt")
+    path.write_text(TEXT)
+    assert generate("in.txt", stdin="") == piped
     path.write_bytes(gzip.compress(TEXT.encode()))
-    assert generate(str(path), stdin="") == piped
+    assert generate("in.txt", stdin="") == piped
     assert generate(stdin=path.read_bytes()) == piped
     assert generate("--block", "1") == piped
 
 
-def test_byte_order_mark_carriage_returns_and_a_missing_last_newline_change_nothing(generate: Cli) -> None:
+def test_byte_order_mark_and_line_endings_change_nothing(generate: Cli) -> None:
     text = TEXT.removesuffix("\n").replace("\n", "\r\n")
     assert generate(stdin=b"\xef\xbb\xbf" + text.encode()) == generate()
 
 
-def test_n_best_gives_n_lines_for_each(generate: Cli, run: Run) -> None:
-    done = generate("--beam", "3", "--n-best", "3", "--scores")
-    spec = run.recipe.search.model_copy(update={"beam": 3, "n_best": 3})
-    answers = expected(run, spec, TEXT.split("\n")[:-1])
-    assert done.out == "".join(
-        f"{number}\t{score:.4f}\t{text}\n" for number, answer in enumerate(answers, 1) for text, score in answer
+def test_n_best_gives_n_lines_for_each_input_line(generate: Cli, run: Run) -> None:
+    words = ("--beam", "3", "--n-best", "3")
+    scored = generate(*words, "--scores").out
+    assert scored == "".join(
+        f"{number}\t{score:.4f}\t{text}\n"
+        for number, answer in enumerate(expected(run, beam=3, n_best=3), 1)
+        for text, score in answer
     )
-    assert done.out.split("\n")[3:6] == ["2\t0.0000\t"] * 3
-    plain = generate("--beam", "3", "--n-best", "3")
-    assert plain.out == "".join(line.split("\t")[2] + "\n" for line in done.out.split("\n")[:-1])
+    assert scored.split("\n")[3:6] == ["2\t0.0000\t"] * 3
+    assert generate(*words).out == "".join(line.split("\t")[2] + "\n" for line in scored.split("\n")[:-1])
 
 
 def test_json_objects_have_line_rank_score_and_text(generate: Cli) -> None:
@@ -83,84 +82,76 @@ def test_json_objects_have_line_rank_score_and_text(generate: Cli) -> None:
         assert row["score"] == pytest.approx(float(score), abs=1e-4)
 
 
-def test_an_output_that_does_not_exist_has_the_score_null(generate: Cli) -> None:
+def test_missing_output_has_score_null(generate: Cli) -> None:
     words = ("--beam", "60", "--n-best", "60", "--max-length", "1", "--json")
     rows = [json.loads(line) for line in generate(*words, stdin="cats\n").out.splitlines()]
     assert len(rows) == 60
     assert rows[-1] == {"line": 1, "rank": 60, "score": None, "text": ""}
 
 
-def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Cli) -> None:
+def test_random_unicode_lines_give_one_output_line_each(generate: Cli) -> None:
     random_ = random.Random(0)
     planes = (range(1, 128), range(0x80, 0x3000), range(0x3000, 0xD800), range(0xE000, 0x110000))
     lines = [
         "".join(chr(random_.choice(random_.choice(planes))) for _ in range(random_.randint(0, 30))).replace("\n", " ")
         for _ in range(1000)
     ]
-    done = generate("--beam", "1", "--max-length", "3", stdin="\n".join(lines) + "\n")
-    assert done.code == 0, done.err
-    assert done.out.count("\n") == 1000
-    some = [0, 500, 999]
-    alone = generate("--beam", "1", "--max-length", "3", stdin="".join(lines[i] + "\n" for i in some))
-    assert [done.out.split("\n")[i] for i in some] == alone.out.split("\n")[:-1]
+    words = ("--beam", "1", "--max-length", "3")
+    outputs = generate(*words, stdin="\n".join(lines) + "\n").out.split("\n")[:-1]
+    assert len(outputs) == 1000
+    places = [0, 500, 999]
+    alone = generate(*words, stdin="".join(lines[i] + "\n" for i in places))
+    assert [outputs[i] for i in places] == alone.out.split("\n")[:-1]
 
 
-def test_malformed_utf_8_stops_with_its_place(generate: Cli, tmp_path: Path) -> None:
-    bad = b"cats\na \xff dog\ntwo \xc3\n"
-    done = generate(stdin=bad)
-    assert done.code == 65
+def test_malformed_utf_8_is_an_error_with_its_place(generate: Cli) -> None:
+    done = generate(stdin=b"cats\na \xff dog\ntwo \xc3\n", code=65)
     assert done.out == ""
-    assert done.err == ("attnkit: error: standard input:2:3: malformed UTF-8 (byte 0xff); convert the text to UTF-8\n")
-    path = tmp_path / "bad.txt"
+    assert done.err == "attnkit: error: standard input:2:3: malformed UTF-8 (byte 0xff); convert the text to UTF-8\n"
+    path = Path("bad.txt")
     path.write_bytes(b"\xef\xbb\xbf\xff")
-    assert f"error: {path}:1:4: malformed" in generate(str(path)).err
+    assert "error: bad.txt:1:4: malformed" in generate("bad.txt", code=65).err
     path.write_bytes("cats".encode("utf-16"))
-    assert f"error: {path}: this is UTF-16 text; convert it" in generate(str(path)).err
+    assert "error: bad.txt: this is UTF-16 text; convert it" in generate("bad.txt", code=65).err
 
 
 def test_blocks_before_a_malformed_line_are_answered(generate: Cli) -> None:
-    done = generate("--block", "2", stdin=b"cats\ndog\n\xff\n")
-    assert done.code == 65
-    assert done.out.count("\n") == 2
+    assert generate("--block", "2", stdin=b"cats\ndog\n\xff\n", code=65).out.count("\n") == 2
 
 
-def test_damaged_gzip_and_endless_lines_are_refused(generate: Cli) -> None:
-    packed = gzip.compress(TEXT.encode() * 100)
-    assert generate(stdin=packed[:-9]).code == 65
-    assert "damaged gzip data" in generate(stdin=packed[:-9]).err
-    done = generate(stdin=b"a" * ((1 << 20) + 1))
-    assert done.code == 65
+def test_damaged_gzip_and_too_long_line_are_errors(generate: Cli) -> None:
+    assert "damaged gzip data" in generate(stdin=gzip.compress(TEXT.encode() * 100)[:-9], code=65).err
+    done = generate(stdin=b"a" * ((1 << 20) + 1), code=65)
     assert "standard input:1: the line is longer than 1,048,576 bytes" in done.err
 
 
-def test_what_is_cut_is_counted(generate: Cli) -> None:
+def test_truncated_inputs_and_outputs_are_counted(generate: Cli) -> None:
     done = generate("--max-length", "2", "--min-length", "1", stdin="cats " * 99 + "\ncats\n")
     assert "warning: input lines cut to 23 tokens: 1\n" in done.err
     assert "outputs cut at the maximum length: 2\n" in done.err
 
 
-def test_output_goes_to_a_file_whole_or_not_at_all(generate: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "out.txt"
-    done = generate("--output", str(path))
-    assert (done.code, done.out) == (0, "")
+def test_output_file_is_written_completely_or_not_at_all(generate: Cli, tmp_path: Path) -> None:
+    path = Path("out.txt")
+    assert generate("--output", "out.txt").out == ""
     assert path.read_text() == generate().out
     path.write_text("before")
-    assert generate("--output", str(path), "--block", "1", stdin=b"cats\n\xff").code == 65
+    generate("--output", "out.txt", "--block", "1", stdin=b"cats\n\xff", code=65)
     assert path.read_text() == "before"
     assert [child.name for child in tmp_path.iterdir()] == ["out.txt"]
 
 
-def process(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
-    """The real command with pipes."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [sys.executable, "-m", "attnkit", "generate", str(run.path), *words], env=environment(), **pipes | options
-    )
+def start(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
+    """Start the command in a process of its own, with pipes."""
+    command = [sys.executable, "-m", "attnkit", "generate", str(run.path), "--beam", "1", *words]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, env=environment(), **pipes | options)
 
 
 @pytest.mark.slow
-def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run) -> None:
-    with process(run, "--block", "2", "--beam", "1") as child:
+def test_blocks_are_answered_before_the_input_ends(run: Run) -> None:
+    """And a reader that stops early is no error."""
+    with start(run, "--block", "2") as child:
         assert child.stdin
         assert child.stdout
         assert child.stderr
@@ -175,9 +166,8 @@ def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run)
 
 
 @pytest.mark.slow
-def test_a_signal_leaves_no_half_written_output(run: Run, tmp_path: Path) -> None:
-    output = tmp_path / "out.txt"
-    with process(run, "--block", "1", "--beam", "1", "--output", str(output)) as child:
+def test_interrupted_command_leaves_no_partial_output(run: Run, tmp_path: Path) -> None:
+    with start(run, "--block", "1", "--output", str(tmp_path / "out.txt")) as child:
         assert child.stdin
         assert child.stderr
         child.stdin.write(b"cats\ndog\n")
@@ -192,10 +182,10 @@ def test_a_signal_leaves_no_half_written_output(run: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_on_a_terminal_each_line_is_answered_at_once(run: Run) -> None:
-    terminal, other = pty.openpty()
-    with process(run, "--beam", "1", stdin=other) as child:
-        os.close(other)
+def test_each_line_from_a_terminal_is_answered_at_once(run: Run) -> None:
+    terminal, stdin = pty.openpty()
+    with start(run, stdin=stdin) as child:
+        os.close(stdin)
         assert child.stdout
         for word in (b"cats\n", b"two cats\n"):
             os.write(terminal, word)
@@ -206,21 +196,18 @@ def test_on_a_terminal_each_line_is_answered_at_once(run: Run) -> None:
     os.close(terminal)
 
 
-def test_a_language_model_continues_each_line(tmp_path: Path, cli: Cli) -> None:
-    trained = make_run(tmp_path, task="language-modeling")
-    done = cli("generate", str(trained.path), "--sample", "--max-length", "9", stdin="two\n\nein hund\n")
-    assert done.code == 0
-    lines = done.out.split("\n")
-    assert len(lines) == 4
-    assert lines[1] == ""
+def test_language_model_continues_each_line(tmp_path: Path, cli: Cli) -> None:
+    run = make_run(tmp_path, task="language-modeling")
+    done = cli("generate", str(run.path), "--sample", "--max-length", "9", stdin="two\n\nein hund\n")
+    _, empty, _, end = done.out.split("\n")
+    assert (empty, end) == ("", "")
 
 
-def test_a_precision_is_used_or_refused(generate: Cli) -> None:
-    done = generate("--precision", "bf16", "--engine", "ctranslate2")
-    assert (done.code, done.out) == (2, "")
+def test_precision_is_used_if_supported(generate: Cli) -> None:
+    done = generate("--precision", "bf16", "--engine", "ctranslate2", code=2)
+    assert done.out == ""
     assert "--precision bf16 is for --engine attnkit" in done.err
     assert generate("--precision", "fp32") == generate()
     supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    done = generate("--precision", "bf16")
-    assert done.code == (0 if supported else 69)
+    done = generate("--precision", "bf16", code=0 if supported else 69)
     assert len(done.out.splitlines()) == (5 if supported else 0)

@@ -1,4 +1,4 @@
-"""Commands that only read import nothing heavy: one process runs them all and looks after each."""
+"""Test that commands that only read import no heavy package; one process runs them all and checks after each."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from attnkit.cli import COMMANDS, load
 HEAVY = ["torch", "numpy", "sacrebleu", "sentencepiece", "rouge_score", "safetensors"]
 PLUGIN = '"""Mine: y = v.\n\nSource: I 2026."""\nfrom attnkit.attention import Kernel\n'
 PLUGIN += "class Mine(Kernel):\n    cost = 'T'\n"
-LOOK = r"""
+PROGRAM = r"""
 import json, os, sys
 from attnkit.cli import main
 for words, code, banned in json.loads(sys.argv[1]):
@@ -31,45 +31,41 @@ for words, code, banned in json.loads(sys.argv[1]):
 
 
 def test_commands_that_read_import_nothing_heavy(tmp_path: Path) -> None:
-    texts = [row.target for row in ROWS]
     for variant in ("one", "two"):
-        run = scored_run(tmp_path, variant, texts)
+        run = scored_run(tmp_path, variant, [row.target for row in ROWS])
         run.log.append({"step": 1, "epoch": 0, "loss": 2.0, "seconds": 1.0})
     recipe = "task: translation\ndata: {corpus: toy-translation}\ntrain: {lr: LR}\n"
     for name, lr in (("right", "1e-3"), ("wrong", "fast")):
         (tmp_path / f"{name}.yaml").write_text(recipe.replace("LR", lr))
     (tmp_path / "mine.py").write_text(PLUGIN)
     pages = [
-        [name, *sub, "--help"]
+        " ".join((name, *sub, "--help"))
         for name in COMMANDS
-        for sub in ([], *([one] for one in getattr(load(name), "commands", ())))
+        for sub in [(), *zip(getattr(load(name), "commands", ()))]
     ]
-    tab = ["<TAB>", "attnkit", "train", "quickstart", "model.n"]
     most, torch = [name for name in HEAVY if name != "sentencepiece"], ["torch"]
-    asked = [
-        *((words, 0, [*HEAVY, "attnkit.recipe"]) for words in (["--version"], ["--help"])),
-        *((words, 0, HEAVY) for words in (*pages, tab)),
-        (["train", "wrong.yaml"], 78, HEAVY),
-        (["train", "wrong.yaml", "--dry-run"], 78, HEAVY),
-        *(
-            (words.split(), 0, [*torch, "attnkit.mechanisms.scaled_dot"])
-            for words in (
+    groups = [
+        (0, [*HEAVY, "attnkit.recipe"], ["--version", "--help"]),
+        (0, HEAVY, [*pages, "<TAB> attnkit train quickstart model.n"]),
+        (78, HEAVY, ["train wrong.yaml", "train wrong.yaml --dry-run"]),
+        (
+            0,
+            [*torch, "attnkit.mechanisms.scaled_dot"],
+            [
                 "mechanisms",
                 "mechanisms linear",
                 "mechanisms --plugin mine.py",
                 "recipe list",
                 "recipe show right.yaml",
                 "recipe copy right.yaml copied.yaml",
-            )
+            ],
         ),
-        *((words.split(), 0, most) for words in ("runs", "plot runs", "runs clean --yes")),
-        *(
-            (words.split(), 0, torch)
-            for words in ("compare runs/toy/one runs/toy/two", "report runs/toy -o light.html")
-        ),
+        (0, most, ["runs", "plot runs", "runs clean --yes"]),
+        (0, torch, ["compare runs/toy/one runs/toy/two", "report runs/toy -o light.html"]),
     ]
+    calls = [(words.split(), code, banned) for code, banned, commands in groups for words in commands]
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, json.dumps(asked)],
+        [sys.executable, "-c", PROGRAM, json.dumps(calls)],
         capture_output=True,
         text=True,
         env=environment(),

@@ -1,4 +1,4 @@
-"""Training short and testing long as a user does it: causal and masked language models."""
+"""Tests of evaluation by length (eval.lengths): language models on longer texts, recall of more pairs."""
 
 import csv
 import json
@@ -20,8 +20,6 @@ variants:
   plain: {}
   scaled: {model.attention: {name: scaled-dot, entropy_scale: {base: 8}}}
 """
-
-
 RECALL = """
 task: recall
 data: {corpus: toy-associative-recall, size: 200, max_length: 64}
@@ -37,7 +35,7 @@ variants:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Path:
-    """Text, and a recipe for each objective."""
+    """A folder with texts and recipes: of both language-modeling objectives, and of recall."""
     draw, words = random.Random(1), ["the", "a", "cat", "dog", "sees", "hears", "old", "new"]
     lines = [" ".join(draw.choices(words, k=8)) for _ in range(30)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines) + "\n")
@@ -49,9 +47,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
-def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, cli: Cli) -> None:
+def test_table_has_a_column_for_each_length(objective: str, cli: Cli) -> None:
     done = cli("train", f"{objective}.yaml")
-    assert done.code == 0, done.err
     title, head, _, *rows = done.out.splitlines()
     assert title == f"{objective}: test, by length of the text in tokens"
     assert head.split() == ["metric", "variant", "8", "32"]
@@ -59,35 +56,35 @@ def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, cl
     assert ("word perplexity" in done.out) == (objective == "causal")
     use = "visualize-attn" if objective == "masked" else "generate"
     assert f"use one model:  attnkit {use} runs/{objective}/plain/seed-1" in done.err
-    again = cli("eval", "runs", "--format", "csv")
-    found = [(row["variant"], row["length"]) for row in csv.DictReader(again.out.splitlines())]
+    table = cli("eval", "runs", "--format", "csv").out
+    found = [(row["variant"], row["length"]) for row in csv.DictReader(table.splitlines())]
     assert found == [("plain", "8"), ("plain", "32"), ("scaled", "8"), ("scaled", "32")]
-    checked = cli("verify", "runs", "--format", "json")
-    assert checked.code == 0, checked.err
-    scores = [row for row in json.loads(checked.out)["rows"] if row["kind"] == "score"]
+    scores = verified_scores(cli)
     assert {row["state"] for row in scores} == {"same"}
     assert {row["split"] for row in scores} == {"test.length-8", "test.length-32"}
-    drawn = cli("plot", "runs", "--x", "length")
-    assert drawn.code == 0
-    assert "length of the text (tokens)" in drawn.out
+    assert "length of the text (tokens)" in cli("plot", "runs", "--x", "length").out
     if objective == "masked":
-        refused = cli("generate", f"runs/{objective}/plain/seed-1", stdin="the cat\n")
-        assert (refused.code, refused.out) == (2, "")
-        assert "the model predicts masked tokens and writes no text" in refused.err
+        done = cli("generate", "runs/masked/plain/seed-1", stdin="the cat\n", code=2)
+        assert done.out == ""
+        assert "the model predicts masked tokens and writes no text" in done.err
         for study in ("rank", "entropy"):
-            assert cli("probe", study, f"runs/{objective}/plain/seed-1").code == 0
+            cli("probe", study, "runs/masked/plain/seed-1")
 
 
-def test_a_text_that_is_shorter_than_a_window_stops_before_training(folder: Path, cli: Cli) -> None:
-    done = cli("train", "causal.yaml", "data.test=short.txt")
-    assert done.code == 65
+def verified_scores(cli: Cli) -> list[dict[str, str]]:
+    """Return the scores that `attnkit verify runs` has checked."""
+    rows = json.loads(cli("verify", "runs", "--format", "json").out)["rows"]
+    return [row for row in rows if row["kind"] == "score"]
+
+
+def test_text_shorter_than_a_window_is_an_error_before_training(folder: Path, cli: Cli) -> None:
+    done = cli("train", "causal.yaml", "data.test=short.txt", code=65)
     assert "test has 7 tokens, fewer than the maximum of eval.lengths (32)" in done.err
-    assert not (folder / "runs").exists() or not [*folder.glob("runs/*/*/*/metrics.jsonl")]
+    assert not [*folder.glob("runs/*/*/*/metrics.jsonl")]
 
 
-def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, cli: Cli) -> None:
+def test_generated_rows_have_the_lengths_of_the_recipe(folder: Path, cli: Cli) -> None:
     done = cli("train", "recall.yaml")
-    assert done.code == 0, done.err
     title, head, _, *rows = done.out.splitlines()
     assert title == "recall: test, by length in pairs"
     assert head.split() == ["metric", "variant", "4", "16"]
@@ -97,24 +94,17 @@ def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, cli: C
     assert "paired bootstrap over rows" in done.out
     scores = json.loads((folder / "runs/recall/plain/seed-1/scores.json").read_text())
     assert [*scores] == ["test.length-4", "test.length-16"]
-    assert all(one["sentences"] == 200 for one in scores.values())
-    checked = cli("verify", "runs", "--format", "json")
-    assert checked.code == 0, checked.err
-    found = [row["state"] for row in json.loads(checked.out)["rows"] if row["kind"] == "score"]
-    assert found == ["same"] * 4
-    drawn = cli("plot", "runs", "--x", "length")
-    assert "length of the text (pairs)" in drawn.out
-    drawn = cli("plot", "runs", "--x", "state")
-    assert "state of the decoder (bytes)" in drawn.out
-    assert "front" in drawn.out
+    assert all(split["sentences"] == 200 for split in scores.values())
+    assert [row["state"] for row in verified_scores(cli)] == ["same"] * 4
+    assert "length of the text (pairs)" in cli("plot", "runs", "--x", "length").out
+    plot = cli("plot", "runs", "--x", "state").out
+    assert "state of the decoder (bytes)" in plot
+    assert "front" in plot
 
 
-def test_rows_that_do_not_fit_stop_before_training(folder: Path, cli: Cli) -> None:
-    done = cli("train", "recall.yaml", "eval.lengths=[4, 64]")
-    assert done.code == 65
-    assert (
-        "eval.lengths: a row of length 64 has 195 tokens, end token included; raise data.max_length (64)"
-    ) in done.err
+def test_rows_longer_than_the_maximum_are_an_error_before_training(folder: Path, cli: Cli) -> None:
+    words = ("train", "recall.yaml", "eval.lengths=[4, 64]")
+    error = cli(*words, code=65).error
+    assert "eval.lengths: a row of length 64 has 195 tokens, end token included; raise data.max_length (64)" in error
     assert not (folder / "runs/recall").exists()
-    planned = cli("train", "recall.yaml", "eval.lengths=[4, 64]", "--dry-run")
-    assert (planned.code, planned.err.splitlines()[-1]) == (65, done.err.splitlines()[-1])
+    assert cli(*words, "--dry-run", code=65).error == error

@@ -1,13 +1,13 @@
-"""`attnkit nbce` with a Hugging Face model: its templates, its sources."""
+"""Tests of `attnkit nbce` with a Hugging Face model: traces, sources and templates."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
-from helpers.cli import Result, run_cli
+from helpers.cli import Cli
 from helpers.pretrained import save_pretrained
 
 
@@ -17,22 +17,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(model: Path, tmp_path: Path, capsys: Any) -> Any:
-    """The command's code, output and messages, with two short contexts."""
-    words = ["nbce", str(model), "--offline", "--prompt", "Who fishes?", "--max-length", "16"]
-    for name, text in (("a.txt", "A river runs."), ("b.txt", "Gr\u00fc\u00dfe aus K\u00f6ln!")):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        words += ["--context", str(tmp_path / name)]
-
-    def call(*more: str) -> Result:
-        return run_cli(capsys, *words, *more)
-
-    return call
+def ask(model: Path, cli: Cli) -> Cli:
+    """Run `attnkit nbce` with a prompt and two short contexts."""
+    Path("a.txt").write_text("A river runs.")
+    Path("b.txt").write_text("Gr\u00fc\u00dfe aus K\u00f6ln!", encoding="utf-8")
+    words = ("--offline", "--prompt", "Who fishes?", "--max-length", "16", "--context", "a.txt", "b.txt")
+    return partial(cli, "nbce", str(model), *words)
 
 
-def test_a_trace_spells_the_answer_and_names_its_sources(ask: Any) -> None:
-    code, out, err = ask("--trace", "--json", "--baseline", "window", "--baseline", "retrieval")
-    assert code == 0, err
+def test_trace_holds_the_tokens_of_the_answer_and_their_contexts(ask: Cli) -> None:
+    out = ask("--trace", "--json", "--baseline", "window", "--baseline", "retrieval").out
     merged, window, retrieval = map(json.loads, out.splitlines())
     assert "".join(token["text"] for token in merged["trace"]["tokens"]) == merged["text"]
     assert all(token["context"] in (1, 2) for token in merged["trace"]["tokens"])
@@ -40,11 +34,10 @@ def test_a_trace_spells_the_answer_and_names_its_sources(ask: Any) -> None:
     assert Path(retrieval["source"]).name in ("a.txt", "b.txt")
 
 
-def test_a_template_changes_what_is_read(ask: Any, model: Path) -> None:
-    _, plain, err = ask()
-    assert f"loading {model}\n" in err
-    assert ask("--template", "{context}\\n\\n{prompt}")[1] == plain
-    assert ask("--template", "Text: {context} Question: {prompt} Answer:")[1] != plain
-    code, _, err = ask("--template", "{prompt}")
-    assert code == 2
-    assert "a template needs {context} once, and {prompt} after {context}" in err
+def test_template_changes_the_input_of_the_model(ask: Cli, model: Path) -> None:
+    plain = ask()
+    assert f"loading {model}\n" in plain.err
+    assert ask("--template", "{context}\\n\\n{prompt}").out == plain.out
+    assert ask("--template", "Text: {context} Question: {prompt} Answer:").out != plain.out
+    error = ask("--template", "{prompt}", code=2).error
+    assert "a template needs {context} once, and {prompt} after {context}" in error

@@ -1,4 +1,4 @@
-"""--nproc as a user meets it: processes of their own, signals, a process that dies."""
+"""Tests of --nproc: equal results, signals, lost processes and errors."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.cli import run_cli
+from helpers.cli import Cli
 from helpers.forked_command import ForkedCommand
 from helpers.small import write_corpus
 
@@ -22,14 +22,13 @@ model: {{width: 16, layers: 1, heads: 2, ff: 32, dropout: 0.2}}
 train: {{steps: {steps}, batch_tokens: 56, valid_every: 20, log_every: 10, precision: fp32}}
 search: {{method: greedy, max_length: 12}}
 """
-PATIENCE = 60.0
 RARE = [pytest.param(event, marks=pytest.mark.every) for event in ("started", "saved")]
-"""Moments of a training like those that follow."""
+"""Events that repeat what other events of a training test."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recipes of 40 updates and of so many that one is stopped."""
+    """A folder with a recipe of 40 updates, and one of more updates than a test waits for."""
     folder = tmp_path_factory.mktemp("ranks")
     data = write_corpus(folder)
     sides = {split: list(getattr(data, split)) for split in ("train", "valid", "test")}
@@ -40,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Path:
-    """The first recipe is trained."""
+    """The folder after the short recipe is trained."""
     done = ForkedCommand(folder, "train", "short.yaml", "--nproc", "2").ended()
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
@@ -50,8 +49,8 @@ def trained(folder: Path) -> Path:
     return folder
 
 
-def begin(folder: Path, *words: str, until: str = "validated", notice: float = NOTICE) -> ForkedCommand:
-    """A training of two processes: just started, or after its first event of some kind."""
+def start(folder: Path, *words: str, until: str = "validated", notice: float = NOTICE) -> ForkedCommand:
+    """Start a training of two ranks, and wait for its first event of this kind, or only for the ranks if empty."""
     process = ForkedCommand(folder, "train", *words, "--nproc", "2", "--json", notice=notice)
     while until == "" and len(ranks_of(process)) < 2:
         time.sleep(0.01)
@@ -59,14 +58,14 @@ def begin(folder: Path, *words: str, until: str = "validated", notice: float = N
 
 
 def ranks_of(process: ForkedCommand) -> list[int]:
-    """The process ids of the ranks, in order."""
+    """Return the process ids of the ranks, in order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return sorted(map(int, children.split()))
 
 
-def await_end(processes: list[int]) -> None:
-    """Wait until they are gone, or zombies that a container's init has not reaped."""
-    limit = time.monotonic() + PATIENCE
+def wait_for_end(processes: list[int]) -> None:
+    """Wait until these processes are gone, or zombies that a container's init has not reaped."""
+    limit = time.monotonic() + 60
     for process in processes:
         stat = Path(f"/proc/{process}/stat")
         while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
@@ -75,42 +74,43 @@ def await_end(processes: list[int]) -> None:
 
 
 def weights(out: Path) -> dict[str, bytes]:
-    found = read(out / "base" / "seed-1" / "model.safetensors")
+    found = read(out / "short" / "base" / "seed-1" / "model.safetensors")
     return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
 
 
 @pytest.mark.slow
-def test_eval_and_generate_give_what_one_process_gives(
-    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_eval_and_generate_give_the_results_of_one_process(
+    trained: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(trained)
     run = "runs/short/base/seed-1"
     Path("text").write_text("red dog\n\nold cat sees two\n" * 20)
-    scored = ("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format", "json")
-    for words in (("generate", run, "text"), scored):
-        alone = run_cli(capsys, *words)
-        together = ForkedCommand(trained, *words, "--nproc", "2").ended()
-        assert (alone.code, together.returncode) == (0, 0), together.stderr
-        if words is scored:
-            one, two = (json.loads(text)["rows"][0]["metrics"] for text in (alone.out, together.stdout))
-            assert one == two
-        else:
-            assert alone.out == together.stdout
-            assert alone.out.count("\n") == 60
+
+    def outputs(*words: str) -> tuple[str, str]:
+        parallel = ForkedCommand(trained, *words, "--nproc", "2").ended()
+        assert parallel.returncode == 0, parallel.stderr
+        return cli(*words).out, parallel.stdout
+
+    single, parallel = outputs("generate", run, "text")
+    assert single == parallel
+    assert single.count("\n") == 60
+    tables = outputs("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format", "json")
+    first, second = (json.loads(table)["rows"][0]["metrics"] for table in tables)
+    assert first == second
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(trained: Path) -> None:
-    said = assert_named(begin(trained, "short.yaml", "--out", "killed"))
-    assert "error: rank 1 ended or cannot be reached; step" in said
+def test_training_resumes_bit_for_bit_after_a_rank_is_killed(trained: Path) -> None:
+    errors = kill_rank_1(start(trained, "short.yaml", "--out", "killed"))
+    assert "error: rank 1 ended or cannot be reached; step" in errors
     done = ForkedCommand(trained, "train", "short.yaml", "--nproc", "2", "--out", "killed").ended()
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stderr
-    assert weights(trained / "killed" / "short") == weights(trained / "runs" / "short")
+    assert weights(trained / "killed") == weights(trained / "runs")
 
 
-def assert_named(process: ForkedCommand) -> str:
-    """Kill rank 1: all end, and say which was lost; what they say."""
+def kill_rank_1(process: ForkedCommand) -> str:
+    """Kill rank 1, check that all ranks end and that the errors name rank 1, and return the errors."""
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     done = process.ended()
     assert done.returncode == 69, done.stderr
@@ -122,21 +122,21 @@ def assert_named(process: ForkedCommand) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("until", ["", "prepared", *RARE, "finished"])
-def test_a_lost_process_is_named_at_any_time(folder: Path, until: str) -> None:
-    """While the ranks start and meet, check what they are to train, train, and begin anew."""
+def test_lost_rank_is_named_at_any_time(folder: Path, until: str) -> None:
+    """While the ranks start, compare their recipes, train, and begin the next run."""
     words = ("short.yaml", "train.seeds=[1,2]", "--out", f"lost-{until}")
-    # a rank that waits for one that never came does not find out itself
-    assert_named(begin(folder, *words, until=until, notice=NOTICE if until else 0.5))
+    # at startup, rank 0 does not notice by itself that rank 1 never comes
+    kill_rank_1(start(folder, *words, until=until, notice=NOTICE if until else 0.5))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("until", ["", "prepared", "validated", *RARE])
 def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
-    """It is killed at start-up, or while they train: they save, and leave the run to others."""
-    process = begin(folder, "long.yaml", "--out", f"orphans-{until}", until=until)
+    """If the launcher is killed during training, the ranks save a checkpoint and release the run."""
+    process = start(folder, "long.yaml", "--out", f"orphans-{until}", until=until)
     ranks = ranks_of(process)
     process.process.kill()
-    await_end(ranks)
+    wait_for_end(ranks)
     process.ended()
     if until in ("started", "validated", "saved"):
         run = Run.open(folder / f"orphans-{until}" / "long" / "base" / "seed-1")
@@ -145,8 +145,8 @@ def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
-    process = begin(folder, "long.yaml", "train.parallel=fsdp", "--out", "stopped")
+def test_signal_stops_all_ranks_after_one_checkpoint(folder: Path) -> None:
+    process = start(folder, "long.yaml", "train.parallel=fsdp", "--out", "stopped")
     os.kill(process.pid, signal.SIGINT)
     done = process.ended()
     assert done.returncode == 75, done.stderr
@@ -158,7 +158,7 @@ def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_refuse_in_one_line(folder: Path) -> None:
+def test_error_of_all_ranks_is_one_line(folder: Path) -> None:
     words = ("train", "short.yaml", "--nproc", "2", "train.parallel=none", "--out", "refused")
     done = ForkedCommand(folder, *words).ended()
     assert done.returncode == 78, done.stderr
@@ -167,14 +167,14 @@ def test_ranks_refuse_in_one_line(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_process_without_a_rendezvous_says_how_to_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_rank_without_a_rendezvous_names_what_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    done = run_cli(capsys, "train", str(folder / "short.yaml"))
-    assert (done.code, done.err.count("\n")) == (69, 1)
+    done = cli("train", str(folder / "short.yaml"), code=69)
+    assert done.err.count("\n") == 1
     assert "MASTER_ADDR" in done.error
     assert "torchrun" in done.error

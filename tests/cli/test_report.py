@@ -1,4 +1,4 @@
-"""`attnkit report`: as a page, as Markdown with drawings; and what it refuses."""
+"""Tests of `attnkit report`: HTML pages, Markdown with figures, and errors."""
 
 import json
 import re
@@ -29,68 +29,62 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two scored runs, and others that do not belong to them."""
-    made = tmp_path_factory.mktemp("runs")
+    """A folder with two scored runs of sentences, two of questions, and one run without scores."""
+    folder = tmp_path_factory.mktemp("runs")
     for variant, outputs in (("good", GOOD), ("bad", BAD)):
-        run = scored_run(made, variant, outputs, ("bleu",))
+        run = scored_run(folder, variant, outputs, ("bleu",))
         for step in (10, 20, 30):
             run.log.append({"step": step, "epoch": 0, "loss": 9.0 / step, "seconds": float(step)})
-    changes = [{"step": 5, "key": "train.lr", "old": "0.001", "new": "0.002"}]
-    run.update(changes=changes)
-    (made / "other").mkdir()
-    trained.make_run(made / "other", "unscored")
+    run.update(changes=[{"step": 5, "key": "train.lr", "old": "0.001", "new": "0.002"}])
+    (folder / "other").mkdir()
+    trained.make_run(folder / "other", "unscored")
     for seed in (1, 2):
-        asked = question_runs.make_run(made / "asked", seed=seed)
-        question_sets.evaluate(asked, ["test"], asked.recipe.eval)
-    return made
+        run = question_runs.make_run(folder / "questions", seed=seed)
+        question_sets.evaluate(run, ["test"], run.recipe.eval)
+    return folder
 
 
 @pytest.fixture
-def attnkit(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command in this process, in the folder."""
+def report(folder: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run `attnkit report RUNS -o OUTPUT` in the folder, and return the text of the output, which is in tmp_path."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("COLUMNS")
-    return lambda *words, command="report": cli(command, *words)
+
+    def call(*runs: str, output: str = "r.md") -> str:
+        cli("report", *runs, "-o", str(tmp_path / output))
+        return (tmp_path / output).read_text(encoding="utf-8")
+
+    return call
 
 
 @pytest.mark.slow
-def test_it_holds_the_table_of_eval(attnkit: Any, tmp_path: Path) -> None:
-    shown = attnkit("runs/toy", "--format", "markdown", command="eval").out
-    for name in ("r.md", "r.html"):
-        assert attnkit("runs/toy", "-o", str(tmp_path / name)).code == 0
-    assert shown.strip() in (tmp_path / "r.md").read_text(encoding="utf-8")
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+def test_report_holds_the_table_of_eval(report: Any, cli: Cli) -> None:
+    table = cli("eval", "runs/toy", "--format", "markdown").out
+    assert table.strip() in report("runs/toy")
+    page = report("runs/toy", output="r.html")
     cells = re.findall(r"<td[^>]*>(.*?)</td>", page.replace("<wbr>", ""))
-    for line in shown.splitlines():
-        if line.startswith("| bad") or line.startswith("| good"):
+    for line in table.splitlines():
+        if line.startswith(("| bad", "| good")):
             expected = [cell.strip().replace("\\", "") for cell in line.split("|")[1:-1]]
             marked = [re.sub(r"\*\*([\d.]+)\*\*", r"<b>\1</b>", cell) for cell in expected]
             at = cells.index(marked[0])
             assert cells[at : at + len(marked)] == marked
 
 
-def test_a_picture_shows_systems_by_tasks(attnkit: Any, tmp_path: Path) -> None:
+def test_picture_shows_systems_by_tasks(report: Any, cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for variant, outputs in (("good", GOOD), ("worse", GOOD[:3] + ["a", "a"])):
         scored_run(tmp_path, variant, outputs)
-    picture = tmp_path / "o.svg"
-    done = attnkit(str(tmp_path / "runs"), "-o", str(picture))
-    assert done.code == 0, done.err
-    drawn = picture.read_text(encoding="utf-8")
-    assert all(f">{word}<" in drawn for word in ("toy", "good", "worse", "better", "baseline"))
-    done = attnkit("other", "-o", str(picture))
-    assert done.code == 66
-    assert done.error.endswith(": not scored; skipped")
+    picture = report(str(tmp_path / "runs"), output="o.svg")
+    assert all(f">{word}<" in picture for word in ("toy", "good", "worse", "better", "baseline"))
+    error = cli("report", "other", "-o", str(tmp_path / "o.svg"), code=66).error
+    assert error.endswith(": not scored; skipped")
 
 
-def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: Path) -> None:
-    """And the same bytes when it is made again in its place."""
-    page, content = tmp_path / "r.html", b""
-    for _ in range(2):
-        done = attnkit("runs/toy", "-o", str(page))
-        assert done.code == 0, done.err
-        assert content in (b"", page.read_bytes())
-        content = page.read_bytes()
+def test_page_is_one_harmless_reproducible_file(report: Any) -> None:
+    text = report("runs/toy", output="r.html")
+    assert report("runs/toy", output="r.html") == text
+    content = text.encode()
     document = Document(content)
     tags = [tag for tag, _ in document.elements]
     assert tags.count("script") == 2
@@ -104,38 +98,22 @@ def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: 
     assert b"http" not in content.replace(b"http-equiv", b"")
     assert b"innerHTML" not in content
     assert not [attributes for _, attributes in document.elements if "style" in attributes]
-    text = content.decode()
-    for words in (
-        "Results",
-        "Learning curves",
-        "Examples",
-        "Recipes",
-        "Environment",
-        "good gains most over bad",
-        "changed after training began: train.lr 0.001 -&gt; 0.002 after step 5",
-        "(empty)",
-        "attnkit report runs/toy",
-    ):
+    shown = ["Results", "Learning curves", "Examples", "Recipes", "Environment", "good gains most over bad", "(empty)"]
+    shown += ["changed after training began: train.lr 0.001 -&gt; 0.002 after step 5", "attnkit report runs/toy"]
+    for words in shown:
         assert words in text, words
 
 
-def test_without_matplotlib_there_are_no_figures(
-    attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from attnkit.show import figure
-
-    monkeypatch.setattr(figure, "find_spec", lambda _: None)
-    assert attnkit("runs/toy", "-o", str(tmp_path / "r.md")).code == 0
-    text = (tmp_path / "r.md").read_text(encoding="utf-8")
+def test_without_matplotlib_there_are_no_figures(report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.show.figure.find_spec", lambda _: None)
+    text = report("runs/toy")
     assert text.count("matplotlib for svg: pip install 'attnkit\\[plot\\]'") == 1
     assert "![" not in text
 
 
 @pytest.mark.slow
-def test_markdown_has_its_drawings_beside_it(attnkit: Any, tmp_path: Path) -> None:
-    done = attnkit("runs/toy", "-o", str(tmp_path / "my appendix.md"))
-    assert done.code == 0, done.err
-    text = (tmp_path / "my appendix.md").read_text(encoding="utf-8")
+def test_markdown_has_its_figures_in_a_folder(report: Any, tmp_path: Path) -> None:
+    text = report("runs/toy", output="my appendix.md")
     names = re.findall(r"\]\(my%20appendix-figures/([^)]*)\)", text)
     assert len(names) == len(set(names)) >= 3
     assert sorted(names) == sorted(p.name for p in (tmp_path / "my appendix-figures").iterdir())
@@ -143,50 +121,38 @@ def test_markdown_has_its_drawings_beside_it(attnkit: Any, tmp_path: Path) -> No
         assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     assert "| bad |" in text
     assert "\\<b\\>zwei\\</b\\>" in text
-    tags = set(re.findall("<[^>]*>", re.sub(r"\\[<>]", "", text)))
-    assert not tags
+    assert not re.findall("<[^>]*>", re.sub(r"\\[<>]", "", text))
     assert not re.search("[\x00-\x08\x1b\u202e]", text)
 
 
-def test_questions_have_the_table_by_contexts(attnkit: Any, tmp_path: Path) -> None:
-    done = attnkit("asked/runs/toy", "-o", str(tmp_path / "q.md"))
-    assert done.code == 0, done.err
-    text = (tmp_path / "q.md").read_text(encoding="utf-8")
-    shown = attnkit("asked/runs/toy", "--format", "markdown", command="eval").out
-    assert shown.strip() in text
+def test_report_of_questions_has_the_table_by_contexts(report: Any, cli: Cli) -> None:
+    text = report("questions/runs/toy")
+    assert cli("eval", "questions/runs/toy", "--format", "markdown").out.strip() in text
     assert "mean against entropy" in text
 
 
 @pytest.mark.slow
-def test_an_interrupted_writing_leaves_the_old_page(
-    attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attnkit.show.figure.find_spec", lambda _: None)  # drawings take long
-    page = tmp_path / "r.html"
-    words = ("runs/toy", "-o")
-    assert attnkit(*words, str(page)).code == 0
-    before = page.read_bytes()
+def test_full_disk_leaves_the_old_page(report: Any, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.show.figure.find_spec", lambda _: None)  # figures take long
+    before = report("runs/toy", output="r.html")
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.Filesystem, "fsync", full)
     for name in ("r.html", "r.md"):
-        assert attnkit(*words, str(tmp_path / name)).code == 74
-    assert page.read_bytes() == before
+        cli("report", "runs/toy", "-o", str(tmp_path / name), code=74)
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == before
 
 
-def test_runs_of_other_test_lines_are_named(attnkit: Any, tmp_path: Path) -> None:
+def test_runs_of_different_test_lines_have_no_examples(report: Any, tmp_path: Path) -> None:
     copy = tmp_path / "runs/toy/bad/seed-1"
     shutil.copytree("runs/toy/bad/seed-1", copy)
     scores = json.loads((copy / "scores.json").read_text(encoding="utf-8"))
     scores["test"]["digests"]["source"] = "0" * 64
     (copy / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     Run(copy).record("scores.json", Run(copy).sha256("scores.json"))
-    done = attnkit("runs/toy/good", str(copy), "-o", str(tmp_path / "r.md"))
-    assert done.code == 0, done.err
-    text = (tmp_path / "r.md").read_text(encoding="utf-8")
-    assert "No examples: " in text
-    assert "and runs/toy/good/seed-1" in text
-    assert "not comparable" in text
+    text = report("runs/toy/good", str(copy))
+    for words in ("No examples: ", "and runs/toy/good/seed-1", "not comparable"):
+        assert words in text

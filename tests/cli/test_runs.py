@@ -1,4 +1,4 @@
-"""`attnkit runs` and `attnkit runs clean` as people type them."""
+"""Tests of `attnkit runs` and `attnkit runs clean`."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from helpers.small import small_recipe, write_corpus
 from attnkit.recipe import dump
 from attnkit.runs import Run
 
-COUNTED = """
+COUNT_CALLS = """
 import cProfile, pstats, sys
 from attnkit.cli import main
 
@@ -32,17 +32,18 @@ print(pstats.Stats(profile).total_calls, file=sys.stderr)
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A finished baseline with two seeds, and an unfinished variant."""
+    """Finished runs of a baseline with two seeds, and an unfinished run of a variant."""
     for seed in (1, 2):
         make_logged(tmp_path / "runs", seed=seed, scores={"bleu": 20.0 + seed})
     make_logged(tmp_path / "runs", "quick", finished=False, train={"steps": 50, "lr": 0.125})
     return tmp_path / "runs"
 
 
-def test_every_run_is_a_line(runs: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("runs")
+def test_every_run_is_a_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
     done = cli("runs")
-    assert (done.code, done.err) == (0, "")
+    assert done.err == ""
     lines = {line.split()[0]: line for line in done.out.splitlines() if "seed-" in line}
     assert [*lines] == ["base/seed-1", "base/seed-2", "quick/seed-1"]
     assert lines["base/seed-2"].split()[1:4] == ["done", "30/100", "22.00"]
@@ -54,57 +55,51 @@ def test_every_run_is_a_line(runs: Path, cli: Cli, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", [30, 60, 80, 160])
-def test_the_table_fits_and_says_what_it_leaves_out(width: int, runs: Path, command: Command) -> None:
-    shown = command("runs", COLUMNS=str(width)).stdout
+@pytest.mark.usefixtures("runs")
+def test_table_fits_the_screen_and_names_omitted_columns(width: int, cli_process: Command) -> None:
+    shown = cli_process("runs", COLUMNS=str(width)).stdout
     assert max(map(len, shown.splitlines())) <= width
     assert ("columns omitted at width 60" in " ".join(shown.split())) == (width == 60)
     assert re.search(r"^quick/seed-1\s+(state )?\s*unfinished\b", shown, re.MULTILINE)
     assert ("train.lr:" in shown) == (width != 60)
 
 
-def test_programs_get_named_values(runs: Path, cli: Cli) -> None:
+@pytest.mark.usefixtures("runs")
+def test_csv_and_json_have_named_values(cli: Cli) -> None:
     rows = list(csv.DictReader(io.StringIO(cli("runs", "--format", "csv").out)))
     assert [row["run"] for row in rows] == [
         f"runs/toy/{name}" for name in ("base/seed-1", "base/seed-2", "quick/seed-1")
     ]
     assert rows[0]["removable_bytes"] == "1000"
     assert rows[2]["differs"] == "train.steps: 50; train.lr: 0.125"
-    found = json.loads(cli("runs", "--format", "json").out)["rows"]
-    assert [row["state"] for row in found] == ["done", "done", "unfinished"]
-    assert [row["score"] for row in found] == [21.0, 22.0, None]
+    rows = json.loads(cli("runs", "--format", "json").out)["rows"]
+    assert [(row["state"], row["score"]) for row in rows] == [("done", 21.0), ("done", 22.0), ("unfinished", None)]
 
 
 @pytest.mark.slow
-def test_a_hundred_runs_call_less_than_nine_times_what_one_does(tmp_path: Path) -> None:
-    """Counted in calls of functions: the ratio of times depends on what else the machine does."""
+def test_a_hundred_runs_take_less_than_nine_times_the_calls_of_one(tmp_path: Path) -> None:
+    """Function calls are counted, since times depend on the load of the machine."""
     first = make_logged(tmp_path / "runs", seed=0, losses=[1.0] * 100, scores={"bleu": 20.0})
 
     def calls(runs: int) -> int:
+        command = [sys.executable, "-c", COUNT_CALLS]
         done = subprocess.run(
-            [sys.executable, "-c", COUNTED],
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=True
         )
         assert done.stdout.count("seed-") == runs
         return int(done.stderr)
 
-    one = calls(1)
+    calls_of_one = calls(1)
     for seed in range(1, 100):
         Run(shutil.copytree(first.path, first.path.with_name(f"seed-{seed}"))).update(seed=seed)
-    assert calls(100) < 9 * one
+    assert calls(100) < 9 * calls_of_one
 
 
-def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, cli: Cli) -> None:
-    done = cli("runs", "clean")
-    assert done.code == 2
-    assert "the checkpoints of 2 runs, 2 kB; add --yes" in done.err
+def test_clean_needs_yes_without_a_terminal(runs: Path, cli: Cli) -> None:
+    assert "the checkpoints of 2 runs, 2 kB; add --yes" in cli("runs", "clean", code=2).err
     assert len(list(runs.rglob("step-*"))) == 3
     done = cli("runs", "clean", "--yes")
-    assert (done.code, done.out) == (0, "")
+    assert done.out == ""
     assert done.err.endswith("removed 2 kB\n")
     assert [path.parts[-4] for path in runs.rglob("step-*")] == ["quick"]
     assert "nothing to remove" in cli("runs", "clean", "--yes").err
@@ -112,12 +107,12 @@ def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, cli: Cli) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 1), (b"\n", 3)])
-def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> None:
-    ours, theirs = pty.openpty()
-    os.write(ours, answer)
+def test_clean_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> None:
+    terminal, stdin = pty.openpty()
+    os.write(terminal, answer)
     done = subprocess.run(
         [sys.executable, "-m", "attnkit", "runs", "clean"],
-        stdin=theirs,
+        stdin=stdin,
         capture_output=True,
         text=True,
         env=environment(),
@@ -125,21 +120,19 @@ def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> No
         timeout=60,
         check=True,
     )
-    os.close(ours)
-    os.close(theirs)
+    os.close(terminal)
+    os.close(stdin)
     assert "runs/toy/base/seed-2: 1 kB" in done.stderr
     assert "Remove the checkpoints of 2 runs, 2 kB?" in done.stderr
     assert len(list(runs.rglob("step-*"))) == left
 
 
-def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path, cli: Cli) -> None:
-    recipe = small_recipe(write_corpus(tmp_path), steps=2)
-    (tmp_path / "tiny.yaml").write_text(dump(recipe))
-    assert cli("train", "tiny.yaml").code == 0
-    before = (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes()
+def test_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path, cli: Cli) -> None:
+    Path("tiny.yaml").write_text(dump(small_recipe(write_corpus(tmp_path), steps=2)))
+    cli("train", "tiny.yaml")
+    model = Path("runs/tiny/base/seed-1/model.safetensors")
+    before = model.read_bytes()
     assert "removed" in cli("runs", "clean", "--yes").err
-    done = cli("train", "tiny.yaml")
-    assert done.code == 0, done.err
-    assert "already trained" in done.err
-    assert (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes() == before
+    assert "already trained" in cli("train", "tiny.yaml").err
+    assert model.read_bytes() == before
     assert "done" in cli("runs").out

@@ -1,4 +1,4 @@
-"""`attnkit train` for real: a tiny training in a process of its own, stopped and gone on with."""
+"""Tests of `attnkit train` with tiny trainings: stops, the board, missing requirements, sweeps."""
 
 import json
 import os
@@ -29,15 +29,15 @@ eval: {bootstrap: 0}
 
 @pytest.fixture(autouse=True)
 def folder(cli: Cli, tmp_path: Path) -> Path:
-    """The current folder, with a recipe, 100 rows to train on, and 10 to test with."""
+    """The current folder, with a recipe, 100 training rows and 10 test rows."""
     write_backwards(tmp_path, 100)
     (tmp_path / "tiny.yaml").write_text(RECIPE)
     return tmp_path
 
 
 @pytest.mark.slow
-def test_a_stopped_training_goes_on_and_ends_in_a_table(folder: Path, cli: Cli) -> None:
-    """SIGTERM in the middle: code 75 within 10 s, a checkpoint, and a command that resumes."""
+def test_stopped_training_resumes_and_ends_with_a_table(folder: Path, cli: Cli) -> None:
+    """SIGTERM ends the training within 10 s with code 75, a checkpoint, and a command that resumes it."""
     process = ForkedCommand(folder, "train", "tiny.yaml", "--json").until("progress")
     os.kill(process.pid, signal.SIGTERM)
     done = process.ended(10)
@@ -47,43 +47,35 @@ def test_a_stopped_training_goes_on_and_ends_in_a_table(folder: Path, cli: Cli) 
     assert done.stderr.splitlines()[-1].endswith(": attnkit train tiny.yaml --json")
 
     words = ["train", "tiny.yaml", f"train.steps={saved['step'] + 10}"]
-    first = cli(*words, "--allow-change")
-    assert first.code == 0
-    assert f"resumed from step {saved['step']:,}" in first.err
-    assert first.out.startswith("tiny: test\n")
-    assert not set("\x1b\r") & set(first.out + first.err)
-    assert cli(*words, "--quiet") == (0, first.out, "")
+    resumed = cli(*words, "--allow-change")
+    assert f"resumed from step {saved['step']:,}" in resumed.err
+    assert resumed.out.startswith("tiny: test\n")
+    assert not set("\x1b\r") & set(resumed.out + resumed.err)
+    assert cli(*words, "--quiet") == (0, resumed.out, "")
 
 
 @pytest.mark.slow
-def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(folder: Path) -> None:
-    """Standard error is a terminal of 80 columns; SIGINT after the first numbers."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attnkit", "train", "tiny.yaml"],
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-        cwd=folder,
-        env=environment(),
-    )
-    os.close(theirs)
+def test_stop_restores_the_cursor_of_a_terminal(folder: Path) -> None:
+    """Standard error is a terminal of 80 columns; SIGINT comes after the first progress."""
+    terminal, stderr = pty.openpty()
+    command = [sys.executable, "-m", "attnkit", "train", "tiny.yaml"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, cwd=folder, env=environment())
+    os.close(stderr)
     shown = b""
     sent = False
-    while True:
-        if not select.select([ours], [], [], 60)[0]:
-            break
+    while select.select([terminal], [], [], 60)[0]:
         try:
-            shown += os.read(ours, 65536)
-        except OSError:  # the other end is closed
+            shown += os.read(terminal, 65536)
+        except OSError:  # the process has ended
             break
         if b"tokens/s" in shown and not sent:
             process.send_signal(signal.SIGINT)
             sent = True
-    os.close(ours)
+    os.close(terminal)
     assert process.wait(timeout=60) == 75
     text = shown.decode()
-    assert "\x1b[?25l" in text, "the cursor hides while the board is redrawn"
-    assert "\x1b[?25h" in text.split("\x1b[?25l")[-1], "and comes back"
+    assert "\x1b[?25l" in text, "the board did not hide the cursor"
+    assert "\x1b[?25h" in text.split("\x1b[?25l")[-1], "the cursor stayed hidden"
     assert "stopped by SIGINT after step" in text
 
 
@@ -97,7 +89,7 @@ def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(folder: 
         (["eval.metrics=embedding-average", "eval.vectors=no.vec"], 66, "word vectors: no.vec"),
     ],
 )
-def test_what_a_metric_needs_is_missed_before_anything_is_trained(
+def test_missing_requirement_of_a_metric_is_an_error_before_training(
     folder: Path,
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,9 +102,7 @@ def test_what_a_metric_needs_is_missed_before_anything_is_trained(
 
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     with only_wordnet(folder):
-        done = cli("train", "tiny.yaml", *settings, *flag)
-    assert done.code == code
-    assert reason in done.err
+        assert reason in cli("train", "tiny.yaml", *settings, *flag, code=code).err
     assert not list(folder.glob("runs/**/manifest.json"))
 
 
@@ -120,48 +110,37 @@ def test_what_a_metric_needs_is_missed_before_anything_is_trained(
 @pytest.mark.parametrize(
     ("text", "reason"), [(b"", "c.tgt:1: the test split has no rows"), (b"w01\nw\xff\n", "c.tgt:2:2: malformed UTF-8")]
 )
-def test_a_faulty_test_file_is_told_before_anything_is_trained(
-    cli: Cli, flag: list[str], text: bytes, reason: str
-) -> None:
-    """It was told after the training, when the run was to be scored."""
+def test_bad_test_file_is_an_error_before_training(cli: Cli, flag: list[str], text: bytes, reason: str) -> None:
+    """The error came after the training, when the run was scored."""
     Path("c.src").write_bytes(b"w01\nw02\n" if text else b"")
     Path("c.tgt").write_bytes(text)
-    done = cli("train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag)
-    assert done.code == 65
-    assert reason in done.err
+    assert reason in cli("train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag, code=65).err
     assert not list(Path().glob("runs/**/manifest.json"))
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_with_one_value_more(cli: Cli) -> None:
-    few = ["tiny.yaml", "train.steps=3", "train.warmup=1,2"]
-    assert cli("train", *few, "--quiet", "--jobs", "2").code == 0
-    more = ["tiny.yaml", "train.steps=3", "train.warmup=1,2,3"]
-    planned = cli("train", *more, "--dry-run", "--json")
-    assert planned.code == 0
-    assert [json.loads(line)["state"] for line in planned.out.splitlines()] == ["done", "done", "new"]
-    done = cli("train", *more, "--quiet")
-    assert done.code == 0
-    rows = [line.split()[0] for line in done.out.splitlines() if "warmup=" in line]
+def test_sweep_is_continued_with_one_more_value(cli: Cli) -> None:
+    cli("train", "tiny.yaml", "train.steps=3", "train.warmup=1,2", "--quiet", "--jobs", "2")
+    more = ["train", "tiny.yaml", "train.steps=3", "train.warmup=1,2,3"]
+    plan = cli(*more, "--dry-run", "--json").out.splitlines()
+    assert [json.loads(line)["state"] for line in plan] == ["done", "done", "new"]
+    table = cli(*more, "--quiet").out
+    rows = [line.split()[0] for line in table.splitlines() if "warmup=" in line]
     assert rows[:3] == ["warmup=1", "warmup=2", "warmup=3"]
-    scored = cli("eval", "tiny.yaml", "train.warmup=1,3", "--format", "json")
-    assert scored.code == 0
-    assert [row["variant"] for row in json.loads(scored.out)["rows"]] == ["warmup=1", "warmup=3"]
+    scored = cli("eval", "tiny.yaml", "train.warmup=1,3", "--format", "json").out
+    assert [row["variant"] for row in json.loads(scored)["rows"]] == ["warmup=1", "warmup=3"]
     assert "tiny,warmup=2,1,done,3,3" in cli("runs", "--format", "csv").out
-    one = cli("train", *more, "--variant", "warmup=2", "--dry-run")
-    assert (one.code, "warmup=3" in one.out) == (0, False)
-    absent = cli("eval", "tiny.yaml", "train.warmup=7,8")
-    assert absent.code == 66
-    assert "no finished run in runs/tiny; train one" in absent.err
+    assert "warmup=3" not in cli(*more, "--variant", "warmup=2", "--dry-run").out
+    error = cli("eval", "tiny.yaml", "train.warmup=7,8", code=66).error
+    assert "no finished run in runs/tiny; train one" in error
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--jobs", "2", "train.seeds=1,2"]])
-def test_a_log_that_is_not_installed_is_refused_before_training(
+def test_missing_logging_package_is_an_error_before_training(
     more: list[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    done = cli("train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more)
-    assert done.code == 69
-    [line] = done.err.splitlines()
+    done = cli("train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more, code=69)
+    (line,) = done.err.splitlines()
     assert "train.log_to: wandb is not installed: pip install 'attnkit[wandb]'" in line
     assert not Path("runs").exists()

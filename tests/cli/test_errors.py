@@ -1,4 +1,4 @@
-"""What commands refuse: an exit code, one line that says what is right, and nothing written."""
+"""Tests of the errors of all commands: the exit code, one line that names the mistake, and no file written."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import conversion_runs, question_runs
-from helpers.cli import Cli, Result, run_cli
+from helpers.cli import Cli, Result
 from helpers.logged import make_logged
 from helpers.scored_runs import scored_run
 from helpers.small import write_corpus
@@ -320,7 +320,6 @@ TABLE = """
 78 --tune lr=1,2 :: lr: unknown key: this key belongs under train
 78 --tune train.lr=1e-3,fast :: train.lr: must be a number
 2 --tune train.steps=5,6 :: must be equal in all trials
-2 --tune eval.bootstrap=5,6 :: only keys of train and model
 78 'model.attention={decoder: {name: gated-delta, steps: 0}}' :: steps must be at least 1
 2 --tune train.lr=1 :: --tune train.lr=1: needs at least two values
 78 --tune train.lrr=1,2 :: train.lrr: unknown key; did you mean train.lr?
@@ -353,7 +352,7 @@ TABLE = """
 66 --with nothing/here/at/all :: nothing/here/at/all
 2 --max-length 0 :: --max-length: must be a whole number >= 1
 """
-"""Below what all begin with: exit code, words (behind < standard input), what the line says."""
+"""Each line: exit code, words, < standard input, :: a part of the error.  A # line: first words of the next lines."""
 WEIGHTS = "results have no weights; name their run, or train it again: attnkit train"
 TINY = """\
 task: translation
@@ -382,7 +381,7 @@ FILES = {
 
 
 def cases() -> Iterator[tuple[str, int, str, str]]:
-    """Words, exit code, message and standard input."""
+    """Yield words, exit code, message and standard input of each line of TABLE."""
     common = ""
     for line in TABLE.strip("\n").split("\n"):
         if line.startswith("#"):
@@ -396,47 +395,42 @@ def cases() -> Iterator[tuple[str, int, str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of every kind, the short ones by links, and files for and against them."""
-    made = tmp_path_factory.mktemp("refused")
-    write_corpus(made)
+    """A folder with runs of every kind, some of them behind links, and files for the commands of TABLE."""
+    folder = tmp_path_factory.mktemp("errors")
+    write_corpus(folder)
     for name, text in FILES.items():
-        (made / name).write_text(text, encoding="utf-8")
-    (made / "bad.txt").write_bytes(b"a\nb\xff\nc\nd\n")
-    (made / "damaged.gz").write_bytes(gzip.compress(b"a dog\n" * 100)[:-9])
-    for name in ("folder.md", "folder.md/a.html", "new", "lm", "converted"):
-        (made / name).mkdir()
-    links = {
-        "run": make_run(made / "new"),
-        "lm": make_run(made / "lm", task="language-modeling"),
-        "small": conversion_runs.make_run(made / "converted"),
-    }
-    (made / "lm").rename(made / "words")
-    for name, run in links.items():
-        (made / name).symlink_to(str(run.path).replace("/lm/", "/words/"))
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "bad.txt").write_bytes(b"a\nb\xff\nc\nd\n")
+    (folder / "damaged.gz").write_bytes(gzip.compress(b"a dog\n" * 100)[:-9])
+    for name in ("folder.md", "folder.md/a.html", "new", "words", "converted"):
+        (folder / name).mkdir()
+    (folder / "run").symlink_to(make_run(folder / "new").path)
+    (folder / "lm").symlink_to(make_run(folder / "words", task="language-modeling").path)
+    (folder / "small").symlink_to(conversion_runs.make_run(folder / "converted").path)
     for variant in ("good", "bad"):
-        scored_run(made, variant, ["ein hund", "zwei", "", "katzen", "eine"], ("chrf", "bleu"))
-    question_runs.make_run(made / "asked")
-    make_logged(made / "logged", scores={"bleu": 20.0})
-    make_logged(made / "logged", "quick", finished=False)
+        scored_run(folder, variant, ["ein hund", "zwei", "", "katzen", "eine"], ("chrf", "bleu"))
+    question_runs.make_run(folder / "asked")
+    make_logged(folder / "logged", scores={"bleu": 20.0})
+    make_logged(folder / "logged", "quick", finished=False)
     if find_spec("transformers"):
         from helpers.pretrained import save_pretrained
 
-        save_pretrained(made / "hf", "llama")
+        save_pretrained(folder / "hf", "llama")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(made)
+        patch.chdir(folder)
         assert main(["runs", "pack", "runs", "--results"]) == 0
-    return made
+    return folder
 
 
 @pytest.fixture
-def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """The command in that folder, which must stay as it is."""
+def fail(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run a command in the folder, and check that it writes one error line and changes no file."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
 
-    def call(*words: str, stdin: str = "") -> Result:
+    def call(*words: str, stdin: str, code: int) -> Result:
         before = sorted(folder.rglob("*"))
-        done = run_cli(capsys, *words, stdin=stdin)
+        done = cli(*words, stdin=stdin, code=code)
         assert sorted(folder.rglob("*")) == before
         assert done.out == ""
         assert done.err.count("error:") == 1
@@ -446,12 +440,10 @@ def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(("words", "code", "message", "stdin"), [*cases()], ids=[words for words, *_ in cases()])
-def test_a_mistake_is_one_line(words: str, code: int, message: str, stdin: str, attnkit: Cli) -> None:
+def test_mistake_gives_one_error_line(words: str, code: int, message: str, stdin: str, fail: Cli) -> None:
     if words.split()[1:2] == ["hf"]:
         pytest.importorskip("transformers")
-    done = attnkit(*shlex.split(words), stdin=stdin)
-    assert done.code == code, done.err
-    assert message in done.error
+    assert message in fail(*shlex.split(words), stdin=stdin, code=code).error
 
 
 GOOD = "results/toy/good/seed-1.results.tar.xz"
@@ -475,7 +467,6 @@ GOOD = "results/toy/good/seed-1.results.tar.xz"
         "eval {} --split valid",
     ],
 )
-def test_what_needs_weights_is_refused_of_results(words: str, attnkit: Cli) -> None:
-    done = attnkit(*words.format(GOOD).split(), stdin="two cats\n")
-    assert done.code == 66
+def test_results_file_instead_of_weights_is_an_error(words: str, fail: Cli) -> None:
+    done = fail(*words.format(GOOD).split(), stdin="two cats\n", code=66)
     assert f"{GOOD}: {WEIGHTS}" in done.error or f"/bad/seed-1.results.tar.xz: {WEIGHTS}" in done.err
