@@ -1,6 +1,7 @@
-"""Contexts from files and lines; splitting that changes no text."""
+"""Tests of contexts from files, lines, tables and folders, and of splitting long ones."""
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def context(text: str, name: str = "a.txt") -> Context:
     return Context(text, name)
 
 
-def test_a_file_is_one_context(tmp_path: Path) -> None:
+def test_file_is_one_context(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffone\r\ntwo\x00\x1b[31m\u00e9\n".encode())
     (found,) = from_file(str(path))
@@ -33,17 +34,15 @@ def test_a_file_is_one_context(tmp_path: Path) -> None:
     assert (found.name, found.start, found.end) == (str(path), 0, len(found.text))
 
 
-def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def typed(data: bytes) -> None:
+def test_standard_input_is_one_context_or_one_per_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_stdin(data: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
-    typed(b"one dog\n")
+    set_stdin(b"one dog\n")
     assert from_file("-") == [context("one dog\n", "standard input")]
-    typed(b'"one dog"\n\n{"text": "two", "title": 3}\n')
-    assert [(c.text, c.name) for c in from_file("-", lines=True)] == [
-        ("one dog", "standard input:1"),
-        ("two", "standard input:3"),
-    ]
+    set_stdin(b'"one dog"\n\n{"text": "two", "title": 3}\n')
+    found = [(c.text, c.name) for c in from_file("-", lines=True)]
+    assert found == [("one dog", "standard input:1"), ("two", "standard input:3")]
 
 
 @pytest.mark.parametrize(
@@ -58,15 +57,14 @@ def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.Monkey
         ("[" * 100_000, "2: cannot read the JSON"),
     ],
 )
-def test_a_bad_line_is_refused_with_its_place(tmp_path: Path, line: str, place: str) -> None:
+def test_malformed_line_raises_with_its_place(tmp_path: Path, line: str, place: str) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(f'"fine"\n{line}\n', encoding="utf-8")
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=f"^{path}:{place}"):
         from_file(str(path))
-    assert str(caught.value).startswith(f"{path}:{place}")
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_missing_and_malformed_files(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError):
         from_file(str(tmp_path / "none.txt"))
     (tmp_path / "bad.txt").write_bytes(b"one\ntw\xff")
@@ -76,15 +74,15 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert [c.text for c in from_file(str(tmp_path / "half.jsonl"))] == ["a\ufffdb"]
 
 
-def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
+def test_tables_have_one_context_per_row(tmp_path: Path) -> None:
     table, column, tabs = (tmp_path / name for name in ("t.csv", "one.csv", "t.tsv"))
     table.write_text('id,Text\n1,"a, b"\n\n2,"c\nd"\n', encoding="utf-8")
     column.write_text('"a, b"\nc\n', encoding="utf-8")
     tabs.write_text("text\tid\na, b\t1\n", encoding="utf-8")
-    found = [(one.text, one.name.rpartition(":")[2]) for one in from_file(str(table))]
+    found = [(c.text, c.name.rpartition(":")[2]) for c in from_file(str(table))]
     assert found == [("a, b", "2"), ("c\nd", "4")]
-    assert [one.text for one in from_file(str(column))] == ["a, b", "c"]
-    assert [one.text for one in from_file(str(tabs))] == ["a, b"]
+    assert [c.text for c in from_file(str(column))] == ["a, b", "c"]
+    assert [c.text for c in from_file(str(tabs))] == ["a, b"]
 
 
 @pytest.mark.parametrize(
@@ -97,14 +95,13 @@ def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
         ("a.html", "<p>", "convert the file first: pandoc -t plain "),
     ],
 )
-def test_what_is_no_text_and_no_table_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_other_files_and_malformed_tables_raise(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=re.escape(message)):
         from_file(str(tmp_path / name))
-    assert message in str(caught.value)
 
 
-def test_folders_and_patterns_stand_for_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_and_patterns_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("n/b.txt", "n/a.md", "n/sub/c.jsonl", "n/.hidden.txt", "n/d.pdf", "n[1].txt"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -119,34 +116,37 @@ def test_folders_and_patterns_stand_for_their_files(tmp_path: Path, monkeypatch:
         find(["n/*.csv"])
 
 
-def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
-    given_ = [context(*pair) for pair in (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]
-    found, notes = prepare(given_, words)
-    assert [one.text for one in found] == ["one", "two"]
+def test_empty_and_duplicate_contexts_are_skipped_with_a_note() -> None:
+    pairs = [context(*pair) for pair in (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]
+    found, notes = prepare(pairs, words)
+    assert [c.text for c in found] == ["one", "two"]
     assert notes == ["2 empty contexts skipped: b, e", "1 duplicate context skipped: d = a"]
-    for none, why in (([], ""), ([context("")], r" \(1 empty\)"), ([context(""), context(" ")], r" \(2 empty\)")):
-        with pytest.raises(UsageError, match=f"there is no context{why}: .*--context"):
-            prepare(none, words)
 
 
-def test_a_context_that_is_too_long_is_split() -> None:
+@pytest.mark.parametrize(("texts", "reason"), [([], ""), ([""], r" \(1 empty\)"), (["", " "], r" \(2 empty\)")])
+def test_no_context_raises(texts: list[str], reason: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no context{reason}: .*--context"):
+        prepare([context(text) for text in texts], words)
+
+
+def test_long_context_is_split() -> None:
     long = context("one dog " * 20)
     found, notes = prepare([context("two"), long], words, window=10)
     assert found[0].text == "two"
-    assert all(words(one.text) <= 10 for one in found)
+    assert all(words(c.text) <= 10 for c in found)
     assert "1 context split into windows of 10 tokens (5 rows in total)" in notes[0]
-    for one in found[1:]:
-        assert one.text == long.text[one.start : one.end]
-        assert one.name == f"a.txt[{one.start}:{one.end}]"
+    for part in found[1:]:
+        assert part.text == long.text[part.start : part.end]
+        assert part.name == f"a.txt[{part.start}:{part.end}]"
 
 
 TEXTS = st.text(st.sampled_from("abc\u00e9 \n.,\u4e2d\u3002\u0301\u200d"), max_size=120)
 
 
 @given(TEXTS, st.integers(1, 12))
-def test_windows_cover_a_text_in_order_and_fit(text: str, size: int) -> None:
-    def letters(some: str) -> int:
-        return sum(not letter.isspace() for letter in some)
+def test_windows_cover_the_text_in_order(text: str, size: int) -> None:
+    def letters(part: str) -> int:
+        return sum(not letter.isspace() for letter in part)
 
     try:
         spans = windows(text, letters, size)
@@ -159,27 +159,26 @@ def test_windows_cover_a_text_in_order_and_fit(text: str, size: int) -> None:
         assert start < end
         assert letters(text[start:end]) <= size
     for (start, end), (after, later) in zip(spans, spans[1:], strict=False):
-        assert start < after == end < later  # nothing is lost, and each goes on
+        assert start < after == end < later
 
 
-def test_windows_by_tokens_are_cut_between_words() -> None:
+def test_windows_of_tokens_end_between_words() -> None:
     text = " ".join(f"one red dog and {n} cats." for n in range(40))
     spans = windows(text, count, 12)
     assert all(count(text[start:end]) <= 12 for start, end in spans)
     assert all(start == 0 or text[start - 1] == " " for start, _ in spans)
     tokens = sum(count(text[start:end]) for start, end in spans)
-    assert tokens / len(spans) > 12 - 6  # filled, but for a word
+    assert tokens / len(spans) > 12 - 6  # full, except for a word
     assert windows("one dog", count, 12) == [(0, 7)]
 
 
-def test_a_long_text_is_split_with_few_counts() -> None:
-    text, asked = "word " * 20_000, 0
+def test_long_text_is_split_with_few_counts() -> None:
+    text, counted = "word " * 20_000, 0
 
-    def counted(some: str) -> int:
-        nonlocal asked
-        asked += len(some)
-        return words(some)
+    def count_words(part: str) -> int:
+        nonlocal counted
+        counted += len(part)
+        return words(part)
 
-    spans = windows(text, counted, 200)
-    assert len(spans) == 100
-    assert asked < 20 * len(text)
+    assert len(windows(text, count_words, 200)) == 100
+    assert counted < 20 * len(text)

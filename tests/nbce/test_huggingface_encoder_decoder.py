@@ -1,4 +1,4 @@
-"""Hugging Face's encoder-decoders: rows that differ in the source."""
+"""Tests of reading contexts with Hugging Face encoder-decoders: one source per context."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -28,23 +28,20 @@ TEXTS = ("A small river runs behind the old mill.", "", "Nobody fishes.", "Nobod
 
 @cache
 def reader(name: str) -> HuggingFaceEncoderDecoder:
-    made = tokenizer("byte-level", "$A </s>")
-    model = random_model(name).double()
-    return HuggingFaceEncoderDecoder(Pretrained(name, "encoder-decoder", model, made, torch.device("cpu"), 64, Path()))
+    parts = random_model(name).double(), tokenizer("byte-level", "$A </s>")
+    return HuggingFaceEncoderDecoder(Pretrained(name, "encoder-decoder", *parts, torch.device("cpu"), 64, Path()))
 
 
-def alone(chosen: HuggingFaceEncoderDecoder, row: PromptRow, output: Sequence[int] = ()) -> Tensor:
+def row_logits(chosen: HuggingFaceEncoderDecoder, row: PromptRow, output: Sequence[int] = ()) -> Tensor:
+    """Return the logits [V] of one pass over a single row."""
+    source, target = torch.tensor([row.head]), torch.tensor([[*row.tail, *output]])
     with torch.no_grad():
-        return chosen.model(
-            input_ids=torch.tensor([row.head]), decoder_input_ids=torch.tensor([[*row.tail, *output]])
-        ).logits[0, -1]
+        return chosen.model(input_ids=source, decoder_input_ids=target).logits[0, -1]
 
 
 @pytest.mark.parametrize("budget", [30, 4096])
 @pytest.mark.parametrize("name", NAMES)
-def test_sources_side_by_side_answer_as_each_does_alone(
-    name: str, budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answer_equals_that_of_single_rows(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = reader(name)
     monkeypatch.setattr(chosen, "batch_tokens", budget)
     rows = [chosen.row(text, "The animal?") for text in TEXTS]
@@ -53,7 +50,7 @@ def test_sources_side_by_side_answer_as_each_does_alone(
     output: list[int] = []
     last: int | None = None
     for step in found.steps:
-        logits = torch.stack([alone(chosen, row, output) for row in rows])
+        logits = torch.stack([row_logits(chosen, row, output) for row in rows])
         scores, last = merge(logits, previous=last)
         assert step.chosen == last
         if int(scores.argmax()) in chosen.ends:
@@ -64,23 +61,23 @@ def test_sources_side_by_side_answer_as_each_does_alone(
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
-def test_beams_of_several_prompts_score_as_their_outputs_do_alone(name: str) -> None:
+def test_scores_of_beams_equal_those_of_single_rows(name: str) -> None:
     chosen = reader(name)
     prompts = [[chosen.row(text, ask) for text in TEXTS] for ask in ("The animal?", "Who?")]
     spec = SearchConfig(beam=3, n_best=3, max_length=4, length_penalty=0)
     rule = Rule("mean", top_p=1)
     for rows, found in zip(prompts, answers(chosen, prompts, rule, spec), strict=True):
-        for one in found.hypotheses:
-            total, ids = 0.0, list(one.ids)
-            for place in range(len(ids) + one.complete):
-                logits = torch.stack([alone(chosen, row, ids[:place]) for row in rows])
+        for hypothesis in found.hypotheses:
+            total, ids = 0.0, hypothesis.ids
+            for place in range(len(ids) + hypothesis.complete):
+                logits = torch.stack([row_logits(chosen, row, ids[:place]) for row in rows])
                 scores, _ = merge(logits, "mean", top_p=1)
-                wanted = sorted(chosen.ends) if place == len(ids) else [ids[place]]
-                total += float(scores[wanted].logsumexp(0))
-            assert one.score == pytest.approx(total, abs=1e-5)
+                tokens = sorted(chosen.ends) if place == len(ids) else [ids[place]]
+                total += float(scores[tokens].logsumexp(0))
+            assert hypothesis.score == pytest.approx(total, abs=1e-5)
 
 
-def test_an_output_that_generation_begins_with_a_language_begins_so() -> None:
+def test_output_begins_with_the_forced_token() -> None:
     model = random_model("bart")
     model.generation_config.forced_bos_token_id = 7
     opened = Pretrained("x", "encoder-decoder", model, tokenizer(), torch.device("cpu"), 64, Path())
@@ -88,22 +85,27 @@ def test_an_output_that_generation_begins_with_a_language_begins_so() -> None:
     row = chosen.row("", "The animal")
     assert row.tail == (2, 7)
     (found,) = answers(chosen, [[row]], None, SearchConfig(method="greedy", max_length=4))
-    wanted = model.generate(torch.tensor([row.head]), max_new_tokens=5, do_sample=False)[0]
-    assert found.hypotheses[0].ids == [id_ for id_ in wanted.tolist()[2:] if id_ != 2]
+    expected = model.generate(torch.tensor([row.head]), max_new_tokens=5, do_sample=False)[0]
+    assert found.hypotheses[0].ids == [id_ for id_ in expected.tolist()[2:] if id_ != 2]
 
 
-def test_sources_that_are_too_long_empty_or_of_no_decoder_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("context", "prompt", "max_length", "message"),
+    [
+        ("river " * 90, "Who?", 4, "reads at most 64: split"),
+        ("river", " ", 4, "prompt is empty"),
+        ("river", "Who?", 64, "output of 64 tokens does not fit"),
+    ],
+)
+def test_too_long_and_empty_texts_raise(context: str, prompt: str, max_length: int, message: str) -> None:
     chosen = reader("bart")
-    spec = SearchConfig(max_length=4)
-    with pytest.raises(UsageError, match="reads at most 64: split"):
-        answers(chosen, [[chosen.row("river " * 90, "Who?")]], None, spec)
-    with pytest.raises(UsageError, match="prompt is empty"):
-        answers(chosen, [[chosen.row("river", " ")]], None, spec)
-    with pytest.raises(UsageError, match="output of 64 tokens does not fit"):
-        answers(chosen, [[chosen.row("river", "Who?")]], None, SearchConfig(max_length=64))
+    with pytest.raises(UsageError, match=message):
+        answers(chosen, [[chosen.row(context, prompt)]], None, SearchConfig(max_length=max_length))
+
+
+def test_shape_of_an_opened_model(tmp_path: Path) -> None:
     pretrained.save_pretrained(tmp_path / "bart", "bart")
-    opened = open_model(tmp_path / "bart", device="cpu")
-    assert isinstance(opened, HuggingFaceEncoderDecoder)
+    assert isinstance(open_model(tmp_path / "bart", device="cpu"), HuggingFaceEncoderDecoder)
     encoder = Pretrained("bert", "encoder", random_model("bert"), tokenizer(), torch.device("cpu"), 64, Path())
     with pytest.raises(UsageError, match="shape encoder cannot generate text"):
         HuggingFaceReader(encoder)

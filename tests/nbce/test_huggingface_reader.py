@@ -1,4 +1,4 @@
-"""Hugging Face models that read contexts side by side against each row read alone."""
+"""Tests of reading contexts with Hugging Face decoders against single rows; windows, prompts, chat templates."""
 
 import math
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from attnkit.nbce.reader import PromptRow
 from attnkit.recipe.schema import SearchConfig
 
 SHARING = ("llama", "gpt2", "gpt-neox", "bloom")
-"""Rotary, learned and ALiBi positions that do not go by columns."""
+"""Rotary, learned and ALiBi positions, independent of the column."""
 WHOLE = ("mpt", "mistral")
 """ALiBi by columns, and a sliding window of 3."""
 SINGLE = ("bloom", "mpt")
-"""Their softmax is in float32 always, where the least number of float64 is minus infinity."""
+"""Models whose softmax is always in float32, in which the minimum of float64 is minus infinity."""
 CHAT = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}assistant:"
 
 
@@ -55,24 +55,15 @@ def prompt(lengths: Sequence[int], seed: int = 1, prefix: int = 0, tail: int = 3
     return [PromptRow((*start, *ids(n, seed + n)), ids(tail, seed)) for n in lengths]
 
 
-def alone(chosen: HuggingFaceReader, row: PromptRow, output: Sequence[int] = ()) -> Tensor:
-    """Logits [V] of one pass over a row by itself, without cache, mask or positions."""
+def row_logits(chosen: HuggingFaceReader, row: PromptRow, output: Sequence[int] = ()) -> Tensor:
+    """Return the logits [T, V] of one pass over a single row, without cache, mask or positions."""
     with torch.no_grad():
-        return chosen.model(torch.tensor([[*row.head, *row.tail, *output]])).logits[0, -1]
-
-
-def alone_all(chosen: HuggingFaceReader, row: PromptRow) -> Tensor:
-    with torch.no_grad():
-        return chosen.model(torch.tensor([[*row.head, *row.tail]])).logits[0]
-
-
-def near(name: str) -> float:
-    return 1e-4 if name in SINGLE else 1e-8
+        return chosen.model(torch.tensor([[*row.head, *row.tail, *output]])).logits[0]
 
 
 @pytest.mark.parametrize(("prefix", "budget"), [(0, 4096), (10, 12)])
 @pytest.mark.parametrize("name", [*SHARING, *WHOLE])
-def test_rows_side_by_side_speak_as_each_does_alone(
+def test_steps_equal_those_of_single_rows(
     name: str, prefix: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = reader(name)
@@ -83,37 +74,36 @@ def test_rows_side_by_side_speak_as_each_does_alone(
     last = torch.tensor([[row.tail[-1]] for row in rows])
     for step in range(3):
         logits, kept = chosen.step(last + step * 7 % SIZE, kept)
-        output = [[int(i + s * 7 % SIZE) for s in range(1, step + 1)] for i in last[:, 0]]
-        wanted = [alone(chosen, row, out) for row, out in zip(rows, output, strict=True)]
-        torch.testing.assert_close(logits, torch.stack(wanted), atol=near(name), rtol=0)
+        outputs = [[int(i + s * 7 % SIZE) for s in range(1, step + 1)] for i in last[:, 0]]
+        expected = [row_logits(chosen, row, output)[-1] for row, output in zip(rows, outputs, strict=True)]
+        atol = 1e-4 if name in SINGLE else 1e-8
+        torch.testing.assert_close(logits, torch.stack(expected), atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("name", [*SHARING, *WHOLE])
-def test_one_row_without_rule_is_what_generate_writes(name: str) -> None:
+def test_single_row_without_rule_equals_generate(name: str) -> None:
     chosen, (row,) = reader(name), prompt([6])
     (found,) = answers(chosen, [[row]], None, SearchConfig(method="greedy", max_length=6))
     read = torch.tensor([[*row.head, *row.tail]])
-    wanted = chosen.model.generate(read, attention_mask=torch.ones_like(read), max_new_tokens=6, do_sample=False)[
-        0, read.shape[1] :
-    ].tolist()
-    assert found.hypotheses[0].ids == [id_ for id_ in wanted if id_ not in chosen.ends]
+    mask = torch.ones_like(read)
+    expected = chosen.model.generate(read, attention_mask=mask, max_new_tokens=6, do_sample=False)[0].tolist()
+    assert found.hypotheses[0].ids == [id_ for id_ in expected[read.shape[1] :] if id_ not in chosen.ends]
 
 
 @pytest.mark.parametrize("name", ["llama", "mpt"])
-def test_beams_score_as_their_outputs_do_alone(name: str) -> None:
+def test_scores_of_beams_equal_those_of_single_rows(name: str) -> None:
     chosen, prompts = reader(name), [prompt([0, 7, 2]), prompt([0, 3, 5], seed=4)]
     spec = SearchConfig(beam=3, n_best=3, max_length=4, length_penalty=0)
     rule = Rule("mean", top_p=1)
     for rows, found in zip(prompts, answers(chosen, prompts, rule, spec), strict=True):
-        for one in found.hypotheses:
-            total, written = 0.0, list(one.ids)
-            for place in range(len(written) + one.complete):
-                logits = torch.stack([alone(chosen, row, written[:place]) for row in rows])
+        for hypothesis in found.hypotheses:
+            total, output = 0.0, hypothesis.ids
+            for place in range(len(output) + hypothesis.complete):
+                logits = torch.stack([row_logits(chosen, row, output[:place])[-1] for row in rows])
                 scores, _ = merge(logits, "mean", top_p=1)
-                at_end = place == len(written)
-                ends = sorted(chosen.ends) if at_end else [written[place]]
-                total += float(scores[ends].logsumexp(0))
-            assert one.score == pytest.approx(total, abs=1e-4)
+                tokens = sorted(chosen.ends) if place == len(output) else [output[place]]
+                total += float(scores[tokens].logsumexp(0))
+            assert hypothesis.score == pytest.approx(total, abs=1e-4)
 
 
 @pytest.mark.slow
@@ -126,22 +116,22 @@ def test_beams_score_as_their_outputs_do_alone(name: str) -> None:
     ],
     ids=lambda spec: spec.method,
 )
-def test_many_prompts_that_end_at_different_steps_are_answered_as_each_alone(spec: SearchConfig) -> None:
-    """Draws that have ended read on while others of their prompt do."""
+def test_answers_of_many_prompts_equal_those_of_single_prompts(spec: SearchConfig) -> None:
+    """The prompts end at different steps; finished samples continue to be read with the others of their prompt."""
     chosen = HuggingFaceReader(opened("llama"))
     chosen.ends = frozenset(range(4))
     prompts = [prompt([0, 4, 2], seed) for seed in range(20)]
     found = answers(chosen, prompts, Rule("entropy"), spec)
-    for line, (some, answer) in enumerate(zip(prompts, found, strict=True)):
-        (one,) = answers(chosen, [some], Rule("entropy"), spec, lines=[line])
-        assert [h.ids for h in answer.hypotheses] == [h.ids for h in one.hypotheses]
+    for line, (rows, answer) in enumerate(zip(prompts, found, strict=True)):
+        (expected,) = answers(chosen, [rows], Rule("entropy"), spec, lines=[line])
+        assert [h.ids for h in answer.hypotheses] == [h.ids for h in expected.hypotheses]
     assert len({len(h.ids) for answer in found for h in answer.hypotheses}) > 1
 
 
-def test_any_end_token_of_the_generation_settings_ends_the_text() -> None:
+def test_end_tokens_of_the_generation_settings() -> None:
     model = opened("llama")
     rows = prompt([4])
-    first = int(alone(reader("llama"), rows[0]).argmax())
+    first = int(row_logits(reader("llama"), rows[0])[-1].argmax())
     model.model.generation_config.eos_token_id = [2, first]
     chosen = HuggingFaceReader(model)
     assert chosen.ends == {2, first}
@@ -156,49 +146,38 @@ def test_any_end_token_of_the_generation_settings_ends_the_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-neox"])
-def test_a_tail_sees_all_windows_as_a_mask_and_positions_say(name: str) -> None:
+def test_windows_equal_a_mask_over_one_row(name: str) -> None:
     chosen = reader(name)
     assert chosen.window_refusal == ""
     heads, tail = [(*ids(2, 9), *ids(n, n)) for n in (6, 3)], ids(3, 5)
     kept = chosen.begin([PromptRow(heads[0], tail, (heads[1],), 2)])
     logits, _ = chosen.step(torch.tensor([[tail[-1]]]), kept)
     whole = torch.tensor([[*heads[0], *heads[1], *tail]])
-    spans = [range(8), range(8, 13), range(13, 16)]
-    places = torch.tensor([[*range(8), *range(5), *range(8, 11)]])
-    seen = torch.zeros((16, 16), dtype=torch.bool)
-    for query in range(16):
-        own = next(span for span in spans if query in span)
-        before = range(16) if own == spans[2] else own
-        for key in before:
-            hidden = key in (8, 9) and own == spans[2]
-            seen[query, key] = key <= query and not hidden
+    positions = torch.tensor([[*range(8), *range(5), *range(8, 11)]])
+    visible = torch.zeros((16, 16), dtype=torch.bool)
+    visible[:8, :8] = visible[8:13, 8:13] = visible[13:] = True
+    visible[13:, 8:10] = False  # the prefix of the second window
     with torch.no_grad():
-        wanted = chosen.model(whole, attention_mask=seen[None, None], position_ids=places)
-    torch.testing.assert_close(logits[0], wanted.logits[0, -1], atol=1e-8, rtol=0)
+        expected = chosen.model(whole, attention_mask=visible.tril()[None, None], position_ids=positions)
+    torch.testing.assert_close(logits[0], expected.logits[0, -1], atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("bloom", "position ids"), ("mpt", "distances"), ("mistral", "sliding window")]
+    ("name", "reason"), [("bloom", "position ids"), ("mpt", "distances"), ("mistral", "sliding window")]
 )
-def test_windows_are_refused_with_the_reason(name: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_unsupported_windows_raise_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
         reader(name).begin([PromptRow(ids(3, 1), ids(2, 2), (ids(3, 3),))])
 
 
-def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
+def test_long_sliding_window_is_known_by_the_configuration() -> None:
+    """It is longer than the trial pass."""
     import transformers
 
-    config = transformers.GPTNeoConfig(
-        vocab_size=SIZE,
-        hidden_size=32,
-        num_layers=2,
-        num_heads=4,
-        max_position_embeddings=512,
-        attention_types=[[["global", "local"], 1]],
-        window_size=256,
-    )
-    made = replace(opened("gpt2"), model=transformers.GPTNeoForCausalLM(config).eval(), limit=512)
-    chosen = HuggingFaceReader(made)
+    sizes = {"vocab_size": SIZE, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 512}
+    config = transformers.GPTNeoConfig(**sizes, attention_types=[[["global", "local"], 1]], window_size=256)
+    model = transformers.GPTNeoForCausalLM(config).eval()
+    chosen = HuggingFaceReader(replace(opened("gpt2"), model=model, limit=512))
     assert not chosen.shares_prefixes
     assert "sliding window" in chosen.window_refusal
 
@@ -206,63 +185,60 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
 @pytest.mark.parametrize(
     ("name", "shares", "windows"), [("llama", True, True), ("bloom", True, False), ("mpt", False, False)]
 )
-def test_trials_come_out_the_same_in_half_precision(name: str, shares: bool, windows: bool) -> None:
-    made = opened(name)
-    chosen = HuggingFaceReader(replace(made, model=made.model.bfloat16()))
+def test_trial_passes_in_half_precision(name: str, shares: bool, windows: bool) -> None:
+    model = opened(name)
+    chosen = HuggingFaceReader(replace(model, model=model.model.bfloat16()))
     assert (chosen.shares_prefixes, not chosen.window_refusal) == (shares, windows)
     (found,) = answers(chosen, [prompt([0, 7, 2])], Rule(), SearchConfig(method="greedy", max_length=3))
     assert math.isfinite(found.hypotheses[0].score)
 
 
-def test_frequencies_that_change_behind_a_length_bound_the_rows() -> None:
-    made = opened("llama")
-    made.model.config.rope_parameters |= {"rope_type": "longrope", "original_max_position_embeddings": 40}
-    assert HuggingFaceReader(made).limit == 40
+def test_limit_is_the_length_at_which_rotary_frequencies_change() -> None:
+    model = opened("llama")
+    model.model.config.rope_parameters |= {"rope_type": "longrope", "original_max_position_embeddings": 40}
+    assert HuggingFaceReader(model).limit == 40
 
 
-def test_an_empty_context_without_begin_token_is_never_the_least_surprising() -> None:
+def test_prompt_perplexity_of_an_empty_row_is_infinite() -> None:
     rows = [PromptRow((), ids(3, 5)), *prompt([4])]
     found = prompt_perplexities(reader("llama"), rows)
     assert found[0] == math.inf
-    logits = alone_all(reader("llama"), rows[1])
-    start = len(rows[1].head) - 1
-    told = [float(logits[start + i].log_softmax(0)[id_]) for i, id_ in enumerate(rows[1].tail)]
-    assert found[1] == pytest.approx(math.exp(-sum(told) / len(told)))
+    logits = row_logits(reader("llama"), rows[1])[len(rows[1].head) - 1 :]
+    logprobs = [float(logits[i].log_softmax(0)[id_]) for i, id_ in enumerate(rows[1].tail)]
+    assert found[1] == pytest.approx(math.exp(-sum(logprobs) / len(logprobs)))
 
 
-def test_models_that_keep_sums_are_refused() -> None:
+def test_recurrent_models_raise() -> None:
     with pytest.raises(UsageError, match="jamba model keeps a recurrent state"):
         HuggingFaceReader(opened("jamba"))
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "metaspace"])
-def test_rows_of_a_prompt_end_alike_and_spell_the_template(kind: str) -> None:
-    model = opened("llama")
-    made = tokenizer(kind, "<s> $A")
-    chosen = HuggingFaceReader(replace(model, tokenizer=made))
+def test_rows_follow_the_template_and_have_the_same_tail(kind: str) -> None:
+    encode = tokenizer(kind, "<s> $A")
+    chosen = HuggingFaceReader(replace(opened("llama"), tokenizer=encode))
     rows = [chosen.row(text, "nobody fishes") for text in ("A river.", "", "The old mill\n")]
     assert len({row.tail for row in rows}) == 1
     assert all(row.head[0] == 1 for row in rows)
     assert rows[1].head == (1,)
-    spelled = chosen.decode([*rows[0].head, *rows[0].tail])
-    assert spelled == chosen.decode(made("A river.\n\nnobody fishes")["input_ids"])
+    text = chosen.decode([*rows[0].head, *rows[0].tail])
+    assert text == chosen.decode(encode("A river.\n\nnobody fishes")["input_ids"])
 
 
-def test_a_chat_template_holds_context_and_prompt() -> None:
+def test_chat_template_has_context_and_prompt() -> None:
     model = opened("llama")
     with pytest.raises(UsageError, match="has no chat template"):
         HuggingFaceReader(model, chat=True)
     model.tokenizer.chat_template = CHAT
     chosen = HuggingFaceReader(model, chat=True, template="Text: {context}\nAsked: {prompt}")
-    full, bare = chosen.row("A river.", "Who fishes?"), chosen.row("", "Who fishes?")
-    assert full.tail == bare.tail
-    both = model.tokenizer.decode([*full.head, *full.tail])
-    assert both == "<s>user: Text: A river.\nAsked: Who fishes?</s>assistant:"
-    assert model.tokenizer.decode([*bare.head, *bare.tail]) == ("<s>user: Asked: Who fishes?</s>assistant:")
-    short = HuggingFaceReader(model, chat=True).row("A river.", "Who fishes?")
-    assert model.tokenizer.decode([*short.head, *short.tail]) == (
-        "<s>user: A river.\n\nQuestion: Who fishes?\nAnswer in a few words:</s>assistant:"
-    )
+    rows = [chosen.row("A river.", "Who fishes?"), chosen.row("", "Who fishes?")]
+    assert rows[0].tail == rows[1].tail
+    rows.append(HuggingFaceReader(model, chat=True).row("A river.", "Who fishes?"))
+    assert [model.tokenizer.decode([*row.head, *row.tail]) for row in rows] == [
+        "<s>user: Text: A river.\nAsked: Who fishes?</s>assistant:",
+        "<s>user: Asked: Who fishes?</s>assistant:",
+        "<s>user: A river.\n\nQuestion: Who fishes?\nAnswer in a few words:</s>assistant:",
+    ]
     with pytest.raises(UsageError, match="a template needs"):
         HuggingFaceReader(model, template="{prompt} {context}")
 
@@ -281,31 +257,26 @@ def test_a_chat_template_holds_context_and_prompt() -> None:
         {"a": 1},
     ],
 )
-def test_a_chat_template_that_fails_is_one_line(template: Any) -> None:
+def test_invalid_chat_template_raises_in_one_line(template: Any) -> None:
     model = opened("llama")
     model.tokenizer.chat_template = template
-    with pytest.raises(AttnkitError) as caught:
+    with pytest.raises(AttnkitError, match="^.*chat template.*$") as error:
         HuggingFaceReader(model, chat=True).row("A river.", "Who fishes?")
-    assert caught.value.code in (2, 65)
-    assert "\n" not in str(caught.value)
-    assert "chat template" in str(caught.value)
+    assert error.value.code in (2, 65)
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_special_tokens_that_a_context_spells_are_text(chat: bool) -> None:
+def test_special_tokens_in_a_context_are_text(chat: bool) -> None:
     model = opened("llama")
     model.tokenizer.chat_template = CHAT
     chosen = HuggingFaceReader(model, chat=chat)
     end = model.tokenizer.convert_tokens_to_ids("</s>")
     plain = chosen.row("A river.", "Who fishes?")
     hostile = chosen.row("A</s> river.", "Who</s> fishes?")
-    count = [(*row.head, *row.tail).count(end) for row in (plain, hostile)]
-    assert count == [int(chat), int(chat)]
+    assert [(*row.head, *row.tail).count(end) for row in (plain, hostile)] == [int(chat)] * 2
 
 
-def test_a_folder_is_opened_and_a_mistyped_one_is_not_sought_on_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_model_of_a_folder_and_a_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretrained.save_pretrained(tmp_path / "models" / "llama", "llama")
     monkeypatch.chdir(tmp_path)
     chosen = open_model("models/llama", device="cpu")

@@ -1,4 +1,4 @@
-"""The context that an answer is from: worked numbers, and what the rule promises."""
+"""Tests of the context that an answer is from: worked examples and properties."""
 
 import math
 
@@ -22,8 +22,8 @@ def logs(*parts: float) -> list[float]:
     return [math.log(part) if part else -math.inf for part in parts]
 
 
-def test_tokens_count_by_how_much_contexts_disagree_on_them() -> None:
-    """The first token is as likely under both, so the others decide; 3 : 1 has less to say."""
+def test_tokens_have_weights_by_the_disagreement_of_contexts() -> None:
+    """The first token is equally likely under both, so its weight is 0; 3 : 1 has less weight than certainty."""
     certain, likely = math.log(2), math.log(2) + 0.75 * math.log(0.75) + 0.25 * math.log(0.25)
     found = named_source(2, [logs(0.4, 0.4), logs(0, 0.1), logs(0.3, 0.1)])
     share = likely * 0.75 / (certain + likely)
@@ -31,23 +31,21 @@ def test_tokens_count_by_how_much_contexts_disagree_on_them() -> None:
     assert (found.context, found.leading) == (1, 1)
 
 
-def test_question_and_answer_count_alike_where_both_are_certain() -> None:
+def test_question_and_answer_have_equal_weights_if_both_are_certain() -> None:
     assert named_source(3, [logs(0, 0.2, 0)], logs(0.5, 0, 0)) == Source(None, (0.5, 0.5, 0))
-    unsure = named_source(2, [logs(0, 1), logs(1, 0), logs(1, 0)], logs(0, 1))
-    assert unsure.context == 1  # the answer is from both, the question from one
+    mixed = named_source(2, [logs(0, 1), logs(1, 0), logs(1, 0)], logs(0, 1))
+    assert mixed.context == 1  # the answer is from both, the question from one
 
 
-def test_nothing_is_named_where_nothing_tells_contexts_apart() -> None:
+def test_no_context_is_named_without_a_difference() -> None:
     for tokens in ([], [()], [logs(0.2, 0.2)], [logs(0, 0)]):
         assert named_source(2, tokens) == Source(None, (0.5, 0.5))
     assert named_source(1, []) == Source(0, (1.0,))
 
 
 @given(ROWS)
-def test_shares_are_a_distribution_and_the_named_context_leads(
-    given_: tuple[int, list[list[float]], list[float]],
-) -> None:
-    count, tokens, prompt = given_
+def test_shares_sum_to_1_and_the_named_context_leads(row: tuple[int, list[list[float]], list[float]]) -> None:
+    count, tokens, prompt = row
     found = named_source(count, tokens, prompt)
     assert sum(found.shares) == pytest.approx(1)
     assert min(found.shares) >= 0

@@ -1,4 +1,4 @@
-"""What a trace holds, and texts of tokens that break no characters."""
+"""Tests of traces of answers, and of texts of tokens that do not split characters."""
 
 import json
 from collections.abc import Sequence
@@ -18,26 +18,21 @@ TEXTS |= st.sampled_from(("na\u00efve \u6f22\u5b57", "\U0001f469\u200d\U0001f467
 
 
 def bytewise(ids: Sequence[int]) -> str:
-    """A vocabulary of bytes: characters beyond ASCII take several tokens."""
+    """Decode bytes, of which a character beyond ASCII has several."""
     return bytes(ids).decode("utf-8", "replace")
 
 
 def tidied(ids: Sequence[int]) -> str:
-    """A vocabulary of words whose spaces before punctuation go once the punctuation is there."""
+    """Decode words, with the spaces before punctuation removed."""
     words = ("a", "b", ",", "n't", " ")
     return " ".join(words[i] for i in ids).replace(" ,", ",").replace(" n't", "n't")
 
 
-def contexts(count: int) -> list[Context]:
-    return [Context(f"text {at}", f"{at}.txt") for at in range(count)]
-
-
-def made(pool: str, steps: Sequence[TracedToken], weights: tuple[float, ...] | None = None) -> Trace:
+def make_trace(pool: str, steps: Sequence[TracedToken]) -> Trace:
     ids = list(b"abcdefgh"[: len(steps) - 1])
-    rule = Rule(pool, weights=weights)  # type: ignore[arg-type]
-    count = len(steps[0].entropies)
-    source = Source(0, (1 / count,) * count)
-    return trace("m", "why?", contexts(count), rule, ids, steps, source, bytewise)
+    contexts = [Context(f"text {at}", f"{at}.txt") for at in range(3)]
+    rule = Rule(pool)  # type: ignore[arg-type]
+    return trace("m", "why?", contexts, rule, ids, steps, Source(0, (1 / 3,) * 3), bytewise)
 
 
 STEPS = (
@@ -50,7 +45,7 @@ MIXED = tuple(step._replace(chosen=None) for step in STEPS)
 
 
 @given(TEXTS)
-def test_pieces_make_the_whole_text_and_never_half_a_character(text: str) -> None:
+def test_pieces_join_to_the_text_and_do_not_split_characters(text: str) -> None:
     ids = list(text.encode())
     found = token_texts(bytewise, ids)
     assert len(found) == len(ids)
@@ -59,33 +54,29 @@ def test_pieces_make_the_whole_text_and_never_half_a_character(text: str) -> Non
     assert all(len(text[:end].encode()) <= at + 1 for at, end in enumerate(ends))
 
 
-def test_a_character_belongs_to_the_token_that_completes_it() -> None:
+def test_character_belongs_to_the_token_that_completes_it() -> None:
     assert token_texts(bytewise, list("a\u6f22b".encode())) == ["a", "", "", "\u6f22", "b"]
     assert token_texts(bytewise, []) == []
     assert "".join(token_texts(bytewise, list("\ufffd".encode()))) == "\ufffd"
 
 
-def test_text_that_later_tokens_change_belongs_to_those_that_settle_it() -> None:
+def test_text_changed_by_later_tokens_belongs_to_the_last_of_them() -> None:
     assert token_texts(tidied, [0, 2, 1]) == ["a", ",", " b"]
     assert "".join(token_texts(tidied, [0, 4, 2, 3])) == tidied([0, 4, 2, 3])
 
 
 def test_selected_contexts_of_a_trace() -> None:
-    found = made("entropy", STEPS)
+    found = make_trace("entropy", STEPS)
     assert found.answer == "abc"
     assert [token.text for token in found.text_tokens] == ["a", "b", "c"]
     assert found.tokens[-1].end
     assert found.selected_contexts() == [1, 2]
     assert [token.main_context for token in found.tokens] == [1, 1, 2, 0]
+    assert [token["context"] for token in found.json()["tokens"]] == [2, 2, 3, 1]  # from 1
 
 
-def test_contexts_are_numbered_from_1_in_json() -> None:
-    tokens = made("entropy", STEPS).json()["tokens"]
-    assert [token["context"] for token in tokens] == [2, 2, 3, 1]
-
-
-def test_json_has_every_step_and_says_how_to_read_it() -> None:
-    found = made("weighted", MIXED).json()
+def test_json_of_a_trace() -> None:
+    found = make_trace("weighted", MIXED).json()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert (found["format"], found["version"]) == (FORMAT, VERSION)
     assert [token["context"] for token in found["tokens"]] == [None] * 4
@@ -99,7 +90,7 @@ def test_json_has_every_step_and_says_how_to_read_it() -> None:
     }
 
 
-def test_an_empty_answer_has_the_step_that_ended_it() -> None:
-    found = made("entropy", STEPS[:1])
+def test_empty_answer_has_its_end_token() -> None:
+    found = make_trace("entropy", STEPS[:1])
     assert found.answer == ""
     assert [token.end for token in found.tokens] == [True]
