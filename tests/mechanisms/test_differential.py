@@ -14,7 +14,7 @@ from attnkit.mechanisms.differential import Differential
 from attnkit.mechanisms.scaled_dot import ScaledDot
 
 
-def test_second_map_is_subtracted_with_the_factor_and_the_result_is_rescaled() -> None:
+def test_weights_are_the_rescaled_difference_of_two_maps() -> None:
     mechanism = Differential(Shape(3, 8, 9), lambda_init=0.3).double()
     torch.nn.init.normal_(mechanism.vectors)
     q, k, v = sequences(7, 8, 8, 8)

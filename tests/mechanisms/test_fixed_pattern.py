@@ -73,7 +73,7 @@ def test_default_patterns_of_causal_layers_look_back() -> None:
     assert patterns(True) == ("previous", "current", "left", "start") * 2
 
 
-def test_default_patterns_take_the_current_token_where_the_mask_hides_the_next() -> None:
+def test_default_patterns_under_a_causal_mask_take_the_current_token() -> None:
     """In a layer that was built without `causal`."""
     layer = MultiHead.build("fixed-pattern", 7, 7, 9).double()
     weights = layer.weights(torch.zeros(1, 5, 7).double(), packed(5))[0]

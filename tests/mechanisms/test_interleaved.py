@@ -1,30 +1,23 @@
 """Tests of interleaved attention: layers use the parts in turn, and models of them decode."""
 
+from typing import Any
+
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 
 from attnkit import mechanisms, models
 from attnkit.attention import Attention
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.models import Model
 from attnkit.recipe import schema
 
 
-def hybrid_model() -> Model:
-    torch.manual_seed(1)
+def hybrid_model() -> Any:
     parts = ("gated-delta", {"name": "local", "window": 3}, {"name": "scaled-dot", "key_heads": 2})
-    config = schema.ModelConfig(
-        shape="decoder",
-        width=16,
-        heads=4,
-        ff=16,
-        dropout=0.0,
-        positions="rope",
-        layers=schema.Layers(encoder=0, decoder=5),
-        attention=schema.Roles(decoder=schema.AttentionConfig(name="interleaved", parts=parts)),
-    )
-    return models.build(config, (30, 30), 40).double().eval()
+    attention = {"decoder": {"name": "interleaved", "parts": parts}}
+    layers = {"encoder": 0, "decoder": 5}
+    return tiny_model(30, shape="decoder", positions="rope", layers=layers, attention=attention).double().eval()
 
 
 def test_layers_use_the_parts_in_turn() -> None:

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 from torch import Tensor
 from torch.testing import assert_close
 
 from attnkit.data.batch import Batch
 from attnkit.data.synthetic.known_source import END, LINE, SOURCES
-from attnkit.models import NaiveBayes, build
 from attnkit.models.counted import add_neighbours, add_pairs, no_counts
 from attnkit.models.naive_bayes import smoothed
 from attnkit.nbce.merge import merge
-from attnkit.recipe.schema import ModelConfig, NaiveBayesConfig
 
 SIZE = 9
 POOLS: list[dict[str, Any]] = [
@@ -38,16 +37,12 @@ def joint(seed: int = 0) -> Tensor:
     return torch.rand((SIZE, SIZE), generator=generator, dtype=torch.float64) ** 3 + 1e-3
 
 
-def make(size: int = SIZE, width: int = 4, **options: Any) -> NaiveBayes:
-    torch.manual_seed(3)
-    naive_bayes = NaiveBayesConfig(**options)
-    config = ModelConfig(type="naive-bayes", shape="decoder", width=width, naive_bayes=naive_bayes)
-    model = build(config, (size, size), 32).double().eval()
-    assert isinstance(model, NaiveBayes)
-    return model
+def make(size: int = SIZE, width: int = 4, **options: Any) -> Any:
+    model = tiny_model(size, seed=3, type="naive-bayes", shape="decoder", width=width, naive_bayes=options)
+    return model.double().eval()
 
 
-def counted(**options: Any) -> NaiveBayes:
+def counted(**options: Any) -> Any:
     """Return a model of a random joint count; the table of its residual is from another one."""
     model = make(**options)
     model.set_joint(joint())
@@ -66,7 +61,7 @@ def batch_of(output: Tensor) -> Batch:
 
 
 @torch.no_grad()
-def logprobs(model: NaiveBayes, ids: list[int]) -> Tensor:
+def logprobs(model: Any, ids: list[int]) -> Tensor:
     """Return the log-probabilities [V] of the token after `ids`."""
     return model.hidden(None, torch.tensor([ids]))[0, -1]
 

@@ -4,41 +4,30 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 from torch import Tensor
 from torch.testing import assert_close
 
 from attnkit.layers import MultiHead
-from attnkit.models import NaiveBayesAttention, build
-from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, NaiveBayesConfig, Roles
 
 SIZE, WIDTH = 11, 6
 IDS = torch.tensor([[2, 5, 7, 5, 8, 10], [2, 4, 4, 6, 3, 9]])
 
 
-def make(layers: int = 1, residual: Any = "none", **options: Any) -> NaiveBayesAttention:
-    torch.manual_seed(3)
-    config = ModelConfig(
-        type="naive-bayes-attention",
-        shape="decoder",
-        width=WIDTH,
-        positions="none",
-        tie="none",
-        layers=Layers(encoder=0, decoder=layers),
-        naive_bayes=NaiveBayesConfig(residual=residual),
-        **{"heads": 1} | options,
-    )
-    model = build(config, (SIZE, SIZE), 32).double().eval()
-    assert isinstance(model, NaiveBayesAttention)
-    return model
+def make(layers: int = 1, residual: str = "none", **options: Any) -> Any:
+    defaults = {"type": "naive-bayes-attention", "shape": "decoder", "positions": "none", "tie": "none"}
+    sizes = {"width": WIDTH, "heads": 1, "layers": {"encoder": 0, "decoder": layers}}
+    naive_bayes = {"residual": residual}
+    return tiny_model(SIZE, seed=3, **defaults | sizes | {"naive_bayes": naive_bayes} | options).double().eval()
 
 
-def projected(model: NaiveBayesAttention, number: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def projected(model: Any, number: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, k and v [..., W] of a layer of one head; v with the output projection."""
     layer: Any = [part for part in model.modules() if isinstance(part, MultiHead)][number]
     return layer.q(x) * WIDTH**-0.5, layer.k(x), layer.o(layer.v(x))
 
 
-def formula(model: NaiveBayesAttention, residual: str) -> Tensor:
+def formula(model: Any, residual: str) -> Tensor:
     """Return the log-softmax of sum_j a_tj log p(x_t | x_j), with p(x | a) normalised, plus the residual."""
     embedded, w = model.embed_target(torch.arange(SIZE)), model.output.weight
     # q(a) and k(a), whose product is the score, and v(a): [V, W] each
@@ -96,7 +85,7 @@ def test_steps_equal_one_pass(residual: str) -> None:
 
 def test_grouped_heads_equal_heads_with_repeated_keys_and_values() -> None:
     grouped, plain = (
-        make(1, "shared", heads=2, attention=Roles(decoder=AttentionConfig(name="scaled-dot", key_heads=count)))
+        make(1, "shared", heads=2, attention={"decoder": {"name": "scaled-dot", "key_heads": count}})
         for count in (1, 2)
     )
     weights = grouped.state_dict()

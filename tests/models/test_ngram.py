@@ -1,15 +1,15 @@
 """Tests of n-gram models against Kneser-Ney smoothing with dictionaries."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_models import tiny_model
 from torch.testing import assert_close
 
 from attnkit.data.batch import Batch
-from attnkit.models import NGram, build
 from attnkit.models.ngram import WITHOUT_COUNTS, discount
-from attnkit.recipe.schema import ModelConfig
 
 SIZE = 12
 ROWS = torch.randint(3, SIZE, (7, 19), generator=torch.Generator().manual_seed(4)) % 8 + 3
@@ -17,14 +17,12 @@ BEGIN = torch.full((7, 1), 2)
 TEXT = Batch(None, torch.cat((BEGIN, ROWS[:, :-1]), 1), ROWS, torch.arange(7).numpy(), 0)
 
 
-def make(order: int) -> NGram:
+def make(order: int) -> Any:
     """Return a model without counts."""
-    model = build(ModelConfig(type="n-gram", shape="decoder", order=order), (SIZE, SIZE), 32).double().eval()
-    assert isinstance(model, NGram)
-    return model
+    return tiny_model(SIZE, type="n-gram", shape="decoder", order=order).double().eval()
 
 
-def counted(order: int) -> NGram:
+def counted(order: int) -> Any:
     model = make(order)
     model.count([TEXT])
     return model

@@ -185,6 +185,6 @@ def test_every_sentence_is_in_one_batch_within_the_budget(lengths: list[int], be
 
 
 @given(st.lists(st.integers(1, 300), max_size=100))
-def test_batches_are_sorted_by_decreasing_length_and_position(lengths: list[int]) -> None:
+def test_batches_are_sorted_by_decreasing_length_then_position(lengths: list[int]) -> None:
     order = [index for batch in batches(lengths, beams=2, budget=900) for index in batch]
     assert order == sorted(order, key=lambda index: (-lengths[index], index))
