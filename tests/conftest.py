@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests."""
+"""Fixtures and settings of all tests."""
 
 import gc
 import os
@@ -10,33 +10,29 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-"""Also of programs that tests start: two workers share the cores."""
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in programs that tests start: test workers share the cores
 
-LONGEST = ("test_docs.py", "test_shipped_recipes.py")
-"""Files whose tests take longest, which come first: no worker waits for them in the end."""
-
-
+SLOWEST_FILES = ("test_docs.py", "test_shipped_recipes.py")
+"""Run first, so that at the end no test worker waits for another."""
 MANY = 12
-"""Cases of a test that repeat a promise; where there are fewer, each is another."""
+"""Number of cases of a test from which most of its cases that are not sampled run with `-m every` only."""
 
-hypothesis.settings.register_profile("plain", max_examples=15, deadline=None)
+hypothesis.settings.register_profile("fast", max_examples=15, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=50, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Drawn examples are few where slow tests do not run."""
-    plain = config.getoption("markexpr") == "not slow"
-    hypothesis.settings.load_profile("plain" if plain else "slow")
+    """Generate fewer examples in runs without slow tests."""
+    hypothesis.settings.load_profile("fast" if config.getoption("markexpr") == "not slow" else "slow")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order of all workers; what is slow besides: browsers, and of `sampled(n)` all but a case.
+    """Sort the tests, and mark tests that use a browser and cases of `sampled(n)` as slow.
 
-    Of many cases one more of n runs with the slow tests; the others are for `pytest -m every`.
+    Every n-th case is not slow. If there are MANY cases, another n-th is slow, and the rest runs with `-m every`.
     """
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    items.sort(key=lambda item: item.path.name not in SLOWEST_FILES)
     total = Counter(item.nodeid.partition("[")[0] for item in items)
     counts = Counter[str]()
     for item in items:
@@ -53,40 +49,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quiet_threads() -> None:
-    """Two test workers share the cores: one thread each, whatever the test before has set."""
+def _one_thread() -> None:
+    """Set one thread before each test, whatever an earlier test has set."""
     import torch
 
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _collect_garbage_of_tests_only() -> None:
-    """Trainings collect garbage before they measure memory; what stays needs no look each time."""
+def _freeze_imported_modules() -> None:
+    """Exclude imported modules from garbage collection, which every training runs before it measures memory."""
     import sacrebleu  # noqa: F401
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401  (what autograd imports when used)
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401  (autograd imports it when used)
 
     gc.collect(1)
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    """No test loses power; those of what is forced to the disk use a disk of their own."""
+def _no_fsync() -> Iterator[None]:
+    """Skip os.fsync, which is slow; tests of power loss use `helpers.faults.FaultyDisk`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _interrupts_are_heard() -> None:
-    """A shell starts background jobs with SIGINT ignored, and their children inherit that."""
+def _handle_sigint() -> None:
+    """Restore the handler of SIGINT: a shell starts background jobs with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def corpora() -> Path:
-    """The folder of real corpora, or a skip with the reason."""
+    """Return the folder of real corpora; skip the test without it."""
     folder = os.environ.get("ATTNKIT_DATA")
     if not folder or not Path(folder).is_dir():
         pytest.skip("real corpora are absent: set ATTNKIT_DATA to their folder")
@@ -95,6 +91,6 @@ def corpora() -> Path:
 
 @pytest.fixture(autouse=True)
 def _private_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's cache, or reads the user's settings of matplotlib."""
+    """Keep tests away from the user's cache and settings of matplotlib."""
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the command line."""
+"""Fixtures of tests of the command line."""
 
 from pathlib import Path
 
@@ -12,15 +12,15 @@ from attnkit.runs import Run
 
 @pytest.fixture
 def cli_process(tmp_path: Path) -> Command:
-    """Run `attnkit WORDS` in a process of its own, in an empty folder."""
+    """Return a function that runs `attnkit WORDS` in a new process, in an empty folder."""
     return attnkit_in(tmp_path)
 
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run `attnkit WORDS` in this process, in an empty folder, and check its exit code (None: any).
+    """Return a function that runs `attnkit WORDS` in this process, in an empty folder.
 
-    This starts a second faster than `cli_process`.
+    It asserts the exit code (0; None: any), and is a second faster than `cli_process`.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -35,5 +35,5 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A finished run of a tiny untrained model, one for each test file."""
+    """Return a finished run of a tiny untrained model, shared by the tests of a file."""
     return make_run(tmp_path_factory.mktemp("run"))

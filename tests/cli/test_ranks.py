@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Path:
     """The folder after the short recipe is trained."""
-    done = ForkedCommand(folder, "train", "short.yaml", "--nproc", "2").ended()
+    done = ForkedCommand(folder, "train", "short.yaml", "--nproc", "2").wait()
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
     assert done.stderr.count("done at step 40") == 1
@@ -87,7 +87,7 @@ def test_eval_and_generate_give_the_results_of_one_process(
     Path("text").write_text("red dog\n\nold cat sees two\n" * 20)
 
     def outputs(*words: str) -> tuple[str, str]:
-        parallel = ForkedCommand(trained, *words, "--nproc", "2").ended()
+        parallel = ForkedCommand(trained, *words, "--nproc", "2").wait()
         assert parallel.returncode == 0, parallel.stderr
         return cli(*words).out, parallel.stdout
 
@@ -103,7 +103,7 @@ def test_eval_and_generate_give_the_results_of_one_process(
 def test_training_resumes_bit_for_bit_after_a_rank_is_killed(trained: Path) -> None:
     errors = kill_rank_1(start(trained, "short.yaml", "--out", "killed"))
     assert "error: rank 1 ended or cannot be reached; step" in errors
-    done = ForkedCommand(trained, "train", "short.yaml", "--nproc", "2", "--out", "killed").ended()
+    done = ForkedCommand(trained, "train", "short.yaml", "--nproc", "2", "--out", "killed").wait()
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stderr
     assert weights(trained / "killed") == weights(trained / "runs")
@@ -112,7 +112,7 @@ def test_training_resumes_bit_for_bit_after_a_rank_is_killed(trained: Path) -> N
 def kill_rank_1(process: ForkedCommand) -> str:
     """Kill rank 1, check that all ranks end and that the errors name rank 1, and return the errors."""
     os.kill(ranks_of(process)[1], signal.SIGKILL)
-    done = process.ended()
+    done = process.wait()
     assert done.returncode == 69, done.stderr
     assert "error: rank 1 " in done.stderr
     assert "run the same command again" in done.stderr
@@ -137,7 +137,7 @@ def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
     ranks = ranks_of(process)
     process.process.kill()
     wait_for_end(ranks)
-    process.ended()
+    process.wait()
     if until in ("started", "validated", "saved"):
         run = Run.open(folder / f"orphans-{until}" / "long" / "base" / "seed-1")
         assert not run.in_training
@@ -148,7 +148,7 @@ def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
 def test_signal_stops_all_ranks_after_one_checkpoint(folder: Path) -> None:
     process = start(folder, "long.yaml", "train.parallel=fsdp", "--out", "stopped")
     os.kill(process.pid, signal.SIGINT)
-    done = process.ended()
+    done = process.wait()
     assert done.returncode == 75, done.stderr
     assert "stopped by SIGINT after step" in done.stderr
     assert "--nproc 2" in done.stderr.splitlines()[-1]
@@ -160,7 +160,7 @@ def test_signal_stops_all_ranks_after_one_checkpoint(folder: Path) -> None:
 @pytest.mark.slow
 def test_error_of_all_ranks_is_one_line(folder: Path) -> None:
     words = ("train", "short.yaml", "--nproc", "2", "train.parallel=none", "--out", "refused")
-    done = ForkedCommand(folder, *words).ended()
+    done = ForkedCommand(folder, *words).wait()
     assert done.returncode == 78, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "ddp or fsdp" in line

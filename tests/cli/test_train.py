@@ -40,7 +40,7 @@ def test_stopped_training_resumes_and_ends_with_a_table(folder: Path, cli: Cli) 
     """SIGTERM ends the training within 10 s with code 75, a checkpoint, and a command that resumes it."""
     process = ForkedCommand(folder, "train", "tiny.yaml", "--json").until("progress")
     os.kill(process.pid, signal.SIGTERM)
-    done = process.ended(10)
+    done = process.wait(10)
     assert done.returncode == 75, done.stderr
     saved = [e for e in map(json.loads, done.stdout.splitlines()) if e["event"] == "saved"][-1]
     assert Path(saved["path"]).is_dir()

@@ -98,7 +98,7 @@ def test_stopped_trial_can_be_resumed(tiny: Path, cli: Cli) -> None:
     words += ["train.steps=3000", "train.valid_every=0", "train.log_every=5"]
     process = ForkedCommand(tiny, *words, "--json").until("progress")
     os.kill(process.pid, signal.SIGTERM)
-    done = process.ended()
+    done = process.wait()
     assert done.returncode == 75, done.stderr
     plans = [json.loads(line) for line in cli(*words, "--dry-run", "--json").out.splitlines()]
     assert [plan["state"] for plan in plans] == ["begun", "new", "new"]

@@ -1,12 +1,9 @@
-"""A command that is given damaged files, in this process, and what it may make of them."""
+"""Commands called in this process with damaged files, and the judgement of their results."""
 
-import contextlib
-import io
 import json
 from pathlib import Path
 from typing import NamedTuple
 
-from attnkit.cli import main
 from attnkit.storage.files import sha256_file
 from helpers import mutations
 
@@ -16,23 +13,21 @@ class Case(NamedTuple):
 
     kind: str
     verdict: str
-    """What came of it, for the count; "FAULT" where a promise was broken."""
+    """The result, by which attempts are counted; "FAULT" is a bug."""
     detail: str = ""
 
 
 def run_attnkit(*words: str) -> tuple[int, str]:
-    """A command in this process: exit code and messages; what leaves it is a traceback."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(words)
-        except BaseException as error:
-            return 1, f"Traceback {error!r}"
-    return code, err.getvalue()
+    """Return exit code and standard error of a command; an uncaught exception as 1 and a traceback."""
+    try:
+        code, _, err = mutations.call(*words)
+    except BaseException as error:
+        return 1, f"Traceback {error!r}"
+    return code, err
 
 
 def judge(kind: str, code: int, err: str) -> Case:
-    """What a command with damaged input may do: go on, or refuse it in one line."""
+    """Check that a command with damaged input succeeded, or failed with one error message."""
     errors = [line for line in err.splitlines() if line.startswith("attnkit: error: ")]
     if code == 0 or (code in (2, 65, 66, 69, 73, 78) and len(errors) == 1):
         return Case(kind, "refused" if code else "went on")
@@ -40,8 +35,7 @@ def judge(kind: str, code: int, err: str) -> Case:
 
 
 def sign_rows(path: Path) -> None:
-    """Make the note of rows, and the manifest, agree with them."""
+    """Update the hash of a file of rows in its .json file, and the hash of that file in the manifest."""
     note = path.with_suffix(".json")
-    told = json.loads(note.read_bytes()) | {"sha256": sha256_file(path)}
-    note.write_text(json.dumps(told))
+    note.write_text(json.dumps(json.loads(note.read_bytes()) | {"sha256": sha256_file(path)}))
     mutations.sign(note)

@@ -1,4 +1,4 @@
-"""Which mechanisms, options and roles the contracts are run over."""
+"""The mechanisms, options and roles for which the contracts are tested."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -14,11 +14,9 @@ from attnkit.mechanisms import facts
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
 SHARED = (*LayerOptions._fields, *ScoreOptions._fields)
-REQUIRED_WITH: dict[tuple[str, str], dict[str, Any]] = {
-    # an inverse of many landmarks is too ill-conditioned for identities
-    ("nystrom", "exact"): {"landmarks": 4}
-}
-"""What else is set beside a choice."""
+# an inverse of many landmarks is too ill-conditioned for identities
+REQUIRED_WITH: dict[tuple[str, str], dict[str, Any]] = {("nystrom", "exact"): {"landmarks": 4}}
+"""Options that are set together with a choice."""
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "dot": [{"key_heads": 2}],
     "scaled-dot": [
@@ -100,11 +98,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         },
     ],
 }
-"""Beside the defaults and every other value of options that are true or false or one of a few."""
+"""Options to test besides the defaults and every value of options that are booleans or Literals."""
 ANY_NUMBER = {("forgetting", "gate_bias"), ("sigmoid", "bias")}
-"""Options that take negative numbers, too."""
+"""Options that may be negative."""
 OPTION_INDEPENDENT = {"worked", "saved", "same", "limits", "bias"}
-"""What a mechanism keeps or breaks whatever its options: run over the first of them."""
+"""Contracts that do not depend on options: tested with the defaults, or the first options of OPTIONS."""
 NUMBERS = {"finite", "precise", "gradients", "map"}
 CONTRACTS_OF_OPTION: dict[str, set[str]] = {
     "key_heads": {"map", "steps", "branches", "cached", "beams", "fast"},
@@ -124,40 +122,34 @@ CONTRACTS_OF_OPTION: dict[str, set[str]] = {
         {*NUMBERS, "padding", "steps", "fast"},
     ),
     **dict.fromkeys(
-        # numbers that scores, sinks and gates are made with, at each place alike
+        # options of scores, sinks and gates with the same effect at each position
         ("bias", "logit", "gate_bias", "lambda_init", "trainable", "combine", "projections"),
         {*NUMBERS, "rows", "padding", "steps", "cached", "empty", "fast"},
     ),
 }
-"""The contracts that an option can break; others: all but OPTION_INDEPENDENT."""
+"""Contracts that an option can break; for options not listed, all but OPTION_INDEPENDENT."""
 OF_ROTARY = {"future", "padding", "batch", "layouts", "steps"}
 QUICK = {"steps", "cached", "limits", "rows", "padding"}
-"""Contracts that options other than the defaults are put to by a plain `pytest`, too."""
-TURNED = ("scaled-dot", "local", "linear", "decay", "differential", "parallax")
-"""Mechanisms of each family, and those that turn positions in their own way: slow tests put them to
-all that rotary positions can break."""
+"""Contracts for options other than the defaults that are tested without `-m slow` too."""
+ROTARY_SAMPLE = ("scaled-dot", "local", "linear", "decay", "differential", "parallax")
+"""Mechanisms of each family, and those that rotate in their own way; rotary tests of others run with `-m every`."""
 
 
 def options(word: str) -> Iterator[dict[str, Any]]:
-    """The defaults where they exist, each other value of plain choices, and those of the table."""
+    """Yield the defaults if they exist, each other value of booleans and Literals, and the OPTIONS of a mechanism."""
     known = facts(word).options
     if not any(option.required for option in known.values()):
         yield {}
         for name, option in known.items():
-            for value in _choices(option.type):
+            literals = get_args(option.type) if get_origin(option.type) is Literal else ()
+            for value in (False, True) if option.type is bool else literals:
                 if name not in SHARED and value != option.default:
                     yield {name: value} | REQUIRED_WITH.get((word, str(value)), {})
     yield from OPTIONS.get(word, [])
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
-    if hint is bool:
-        return (False, True)
-    return get_args(hint) if get_origin(hint) is Literal else ()
-
-
 class Case(NamedTuple):
-    """A mechanism with options in a role, its contracts, and the marks of their test."""
+    """A mechanism with options in a role, contracts to test, and marks of the test."""
 
     subject: Subject
     contracts: list[Contract]
@@ -165,21 +157,20 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Every mechanism in each role, with each of its options the contracts that they can break.
+    """Yield every mechanism in each role, with each of its options and the contracts that these can break.
 
-    A plain `pytest` takes the defaults, and a few contracts of other options; slow tests are all of
-    other options in the last role that they have.
+    Tests of the defaults, and of the contracts QUICK of other options, are not slow. Tests of further contracts are
+    slow in the last role that an option supports, and run with `-m every` in other roles.
     """
     everything = {contract.name for contract in CONTRACTS}
     for word in mechanisms.names():
         default, *others = options(word)
-        last = [role for role in ROLES if supports_role(named_subject(word, role, default))][-1]
         for role in ROLES:
-            yield from _split(named_subject(word, role, default), everything, everything, role != last)
+            yield from _split(named_subject(word, role, default), everything, everything)
         if "rope" in facts(word).positions:
             for role in ROLES[:2]:
                 rotary = named_subject(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})
-                yield from _split(rotary, OF_ROTARY, {"steps"}, role == "encoder" or word not in TURNED)
+                yield from _split(rotary, OF_ROTARY, {"steps"}, role == "encoder" or word not in ROTARY_SAMPLE)
         for chosen in others:
             able = [role for role in ROLES if supports_role(named_subject(word, role, chosen))]
             for role in ROLES:
@@ -188,34 +179,29 @@ def cases() -> Iterator[Case]:
 
 
 def _split(subject: Subject, names: set[str], quick: set[str], rare: bool = False) -> Iterator[Case]:
-    """Those that a plain `pytest` runs, and the others."""
+    """Yield a case that is not slow, with the contracts of `quick`, and a slow one with the others."""
     able = supports_role(subject)
-    kept = [
-        contract
-        for contract in CONTRACTS
-        if contract.name in names and (contract.name == "limits" or able and subject.role in contract.roles)
-    ]
+    kept = [c for c in CONTRACTS if c.name in names and (c.name == "limits" or able and subject.role in c.roles)]
     slow = (pytest.mark.slow, pytest.mark.every) if rare else (pytest.mark.slow,)
-    for fast, marks in ((True, ()), (False, slow)):
-        part = [contract for contract in kept if fast == (contract.name in quick)]
-        if part:
+    for is_quick, marks in ((True, ()), (False, slow)):
+        if part := [contract for contract in kept if is_quick == (contract.name in quick)]:
             yield Case(subject, part, marks)
 
 
 def breakable(word: str, chosen: dict[str, Any]) -> set[str]:
-    """The contracts that options beside the defaults can break."""
-    known, found = facts(word), set[str]()
+    """Return the names of the contracts that these options can break."""
+    known, names = facts(word), set[str]()
     others = {contract.name for contract in CONTRACTS} - OPTION_INDEPENDENT
     for name in chosen:
-        found |= CONTRACTS_OF_OPTION.get(name, others)
+        names |= CONTRACTS_OF_OPTION.get(name, others)
         if name in known.facts_with or name in known.given or name in known.ahead:
-            found.add("limits")
+            names.add("limits")
         if name == known.composite:
-            found |= {"limits", "bias"}
-    return found
+            names |= {"limits", "bias"}
+    return names
 
 
 def named_subject(word: str, role: Role, chosen: dict[str, Any]) -> Subject:
-    """A subject whose name shows its options."""
+    """Return a subject with its options in its name."""
     shown = ",".join(f"{name}={value}" for name, value in chosen.items())
     return Subject.of(word, role, chosen, name=f"{word}[{shown}]-{role}")

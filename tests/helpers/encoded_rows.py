@@ -8,6 +8,6 @@ from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import Tokenizer
 
 
-def encode_rows(rows: Any, tokenizer: Tokenizer, path: Path, report: Any = None, **how: Any) -> Encoded:
-    """Rows as a `RowEncoder` with these settings makes them."""
-    return encode(rows, RowEncoder(tokenizer, **how), path, Counts(), report)
+def encode_rows(rows: Any, tokenizer: Tokenizer, path: Path, report: Any = None, **options: Any) -> Encoded:
+    """Encode rows with a `RowEncoder` of these options."""
+    return encode(rows, RowEncoder(tokenizer, **options), path, Counts(), report)

@@ -1,4 +1,4 @@
-"""The events of a training or a conversion, which tell them to `emit`."""
+"""Events of a training or a conversion, which receives a function `emit`."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,29 +8,29 @@ from attnkit.train.events import Event
 
 
 class StopTraining(BaseException):
-    """Raised by a test that has seen enough; nothing else takes it for an error."""
+    """Raised by a test to end a training; no code of attnkit catches it."""
 
 
 def record_events(
     function: Callable[..., object], *arguments: Any, watch: Callable[[Event], object] = lambda _: None, **options: Any
 ) -> list[Event]:
-    """All events of function(*arguments, emit=...); `watch` is called with each, too."""
-    told: list[Event] = []
+    """Return all events of function(*arguments, emit=...); call `watch` with each."""
+    events: list[Event] = []
 
     def emit(event: Event) -> None:
-        told.append(event)
+        events.append(event)
         watch(event)
 
     with suppress(StopTraining):
         function(*arguments, emit=emit, **options)
-    return told
+    return events
 
 
-def stop_at(wanted: Callable[[Event], object]) -> Callable[[Event], None]:
-    """What ends a training at the first event that is wanted, as a kill would."""
+def stop_at(condition: Callable[[Event], object]) -> Callable[[Event], None]:
+    """Return a `watch` that ends a training at the first event with this condition, as a kill would."""
 
     def watch(event: Event) -> None:
-        if wanted(event):
+        if condition(event):
             raise StopTraining
 
     return watch

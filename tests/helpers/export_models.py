@@ -1,4 +1,4 @@
-"""Tiny models of many architectures, for tests of what they are exported to."""
+"""Tiny models of many architectures, for tests of exports."""
 
 from functools import cache
 from typing import Any
@@ -9,9 +9,7 @@ from torch import Tensor
 from attnkit import models
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from attnkit.models import Model
-from attnkit.recipe import Recipe
-from attnkit.recipe.schema import AttentionConfig, DataConfig, Layers, ModelConfig, Roles, SearchConfig, TrainConfig
-from attnkit.recipe.schema import TokenizerConfig as Pieces
+from attnkit.recipe import Recipe, schema
 from helpers.trained import ROWS
 
 LENGTH = 20
@@ -25,51 +23,49 @@ ARCHITECTURES: list[dict[str, Any]] = [
         {"positions": "learned", "tie": "none", "activation": "relu", "shared": False, "init_std": 0.3},
     )
 ]
-"""Architectures of plain transformers."""
+"""Options of `recipe` for plain transformers."""
 
 
 @cache
 def tokenizer(shared: bool = True) -> Tokenizer:
-    """One vocabulary for both sides, or two of different sizes."""
-    return Tokenizer.train(Pieces(size=55, shared=shared), ROWS)
+    """Return one vocabulary for both sides, or two of different sizes."""
+    return Tokenizer.train(schema.TokenizerConfig(size=55, shared=shared), ROWS)
 
 
 def recipe(shape: str = "encoder-decoder", attention: Any = "scaled-dot", **model: Any) -> Recipe:
-    """A recipe of a tiny model; `attention` is a word for all places, or a mapping of places."""
+    """Return a recipe of a tiny model; `attention` is one word for all roles, or a mapping of roles."""
     if isinstance(attention, str):
         attention = dict.fromkeys(("encoder", "decoder", "cross"), attention)
-    chosen = {place: {"name": one} if isinstance(one, str) else one for place, one in attention.items()}
-    roles = Roles(**{place: AttentionConfig(**one) for place, one in chosen.items()})
+    configs = {role: {"name": spec} if isinstance(spec, str) else spec for role, spec in attention.items()}
+    model["attention"] = schema.Roles(**{role: schema.AttentionConfig(**config) for role, config in configs.items()})
+    model.setdefault("layers", schema.Layers(encoder=2, decoder=1))
     causal = shape == "decoder"
     return Recipe(
         task="language-modeling" if causal else "translation",
-        data=DataConfig(test="lines.jsonl", max_length=LENGTH),
-        tokenizer=Pieces(shared=model.pop("shared", True)),
-        model=ModelConfig(
-            shape=shape, width=16, heads=2, ff=24, attention=roles, **{"layers": Layers(encoder=2, decoder=1), **model}
-        ),
-        train=TrainConfig(objective="causal" if causal else "seq2seq"),
-        search=SearchConfig(beam=3, max_length=8),
+        data=schema.DataConfig(test="lines.jsonl", max_length=LENGTH),
+        tokenizer=schema.TokenizerConfig(shared=model.pop("shared", True)),
+        model=schema.ModelConfig(shape=shape, width=16, heads=2, ff=24, **model),
+        train=schema.TrainConfig(objective="causal" if causal else "seq2seq"),
+        search=schema.SearchConfig(beam=3, max_length=8),
     )
 
 
 def build(chosen: Recipe, seed: int = 3) -> Model:
-    """Random weights, biases and norms too."""
+    """Return a model with random weights, including biases and norms."""
     pieces = tokenizer(chosen.tokenizer.shared)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = models.build(chosen.model, (len(pieces.source), len(pieces.target)), chosen.data.max_length)
-        with torch.no_grad():
-            for weight in model.parameters():
-                if weight.dim() == 1:
-                    weight += 0.1 * torch.randn_like(weight)
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight += 0.1 * torch.randn_like(weight)
     return model.eval()
 
 
 def make_decisive(model: Model) -> Model:
-    """The same with learned positions and an output of its own, made to end what it writes.
+    """Change a model with learned positions and an untied output so that its outputs end.
 
-    It never thinks of what a search bans, over which libraries normalise differently.
+    Tokens that a search bans get no probability, since libraries differ in whether they normalise over these.
     """
     with torch.no_grad():
         table, norm, positions = model.output.weight, model.decoder.norm, model.embed_target.table
@@ -83,17 +79,16 @@ def make_decisive(model: Model) -> Model:
 
 
 def batch(chosen: Recipe, rows: int = 3, longest: int = LENGTH) -> tuple[Tensor, Tensor]:
-    """Sources and targets with ends, padded on the right."""
-    pieces, draw = tokenizer(chosen.tokenizer.shared), torch.Generator().manual_seed(longest)
+    """Return random sources and targets of different lengths, padded on the right."""
+    pieces, generator = tokenizer(chosen.tokenizer.shared), torch.Generator().manual_seed(longest)
 
-    def side(size: int, first: int | None) -> Tensor:
-        ids = torch.randint(EOS + 1, size, (rows, longest), generator=draw)
+    def side(size: int) -> Tensor:
+        ids = torch.randint(EOS + 1, size, (rows, longest), generator=generator)
         for row in range(rows):
             end = max(1, longest - 1 - 3 * row)
             ids[row, end:] = PAD
             ids[row, end - (end == longest) :][:1] = EOS
-        if first is not None:
-            ids = torch.cat((torch.full((rows, 1), first), ids), 1)
         return ids
 
-    return side(len(pieces.source), None), side(len(pieces.target), BOS)
+    source, target = side(len(pieces.source)), side(len(pieces.target))
+    return source, torch.cat((torch.full((rows, 1), BOS), target), 1)

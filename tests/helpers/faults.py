@@ -1,4 +1,4 @@
-"""A disk that fails on demand: the k-th operation of a save raises, or the process dies there."""
+"""A disk that fails on demand: the k-th operation of a save raises an error, or the process ends there."""
 
 import errno
 import os
@@ -12,15 +12,15 @@ from attnkit.storage.files import Filesystem
 
 
 class Killed(BaseException):
-    """The simulated end of the process; nothing may catch it."""
+    """The simulated end of the process; no code may catch it."""
 
 
 class FaultyDisk(Filesystem):
-    """Counts operations and fails at number `at` (from 1).
+    """Counts operations, and fails at number `at` (from 1).
 
-    `fault` is an errno, or Killed.  A killed process does nothing more; an errno comes once, or
-    from then on with `lasting`.  A write that fails has written half of its bytes.  With
-    `power_loss`, death also loses what was not synced: half of the new bytes of files, and renames.
+    `fault` is an errno, or Killed. After Killed, all operations fail; an errno is raised once, or with `lasting` from
+    then on. A write that fails has written half of its bytes. With `power_loss`, Killed also undoes what was not
+    synced: half of the new bytes of files, and renames.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class FaultyDisk(Filesystem):
 
 @contextmanager
 def use_disk(disk: FaultyDisk) -> Iterator[FaultyDisk]:
-    """Inside, all that changes the disk goes through this one."""
+    """Let attnkit use this disk for all changes of files."""
     before = files.DISK.__class__, files.DISK.__dict__
     files.DISK.__class__, files.DISK.__dict__ = type(disk), disk.__dict__
     try:
@@ -122,4 +122,4 @@ FAULTS = {
     "permission stays away": {"fault": errno.EACCES, "lasting": True},
     "kill": {"fault": Killed},
 }
-"""All the ways in which one operation fails, as arguments of Faulty."""
+"""All faults of one operation, as arguments of FaultyDisk."""

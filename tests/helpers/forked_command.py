@@ -1,4 +1,4 @@
-"""The command line in processes that find torch imported: forks of one that has run nothing."""
+"""The command line in forked processes, which start faster because the parent has imported torch."""
 
 import json
 import os
@@ -20,49 +20,47 @@ CONTEXT = get_context("forkserver")
 
 
 class ForkedCommand:
-    """`attnkit WORDS` in a folder, as a process that can be watched and signalled.
+    """`attnkit WORDS` in a folder, as a process that tests can observe and signal.
 
-    `notice` are the seconds that ranks have to find out that another one failed.
+    `notice` is the number of seconds in which ranks have to notice that another rank has failed.
     """
 
     def __init__(self, folder: Path, *words: str, notice: float = launch.NOTICE) -> None:
         CONTEXT.set_forkserver_preload([*PRELOAD, "attnkit.cli.commands.train"])
         reader, writer = CONTEXT.Pipe(duplex=False)
         self.errors = folder / f"stderr-{writer.fileno()}.txt"
-        given = (words, folder, environment(), writer, self.errors, notice)
-        self.process = CONTEXT.Process(target=_command, args=given)
+        arguments = (words, folder, environment(), writer, self.errors, notice)
+        self.process = CONTEXT.Process(target=_command, args=arguments)
         self.process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
 
     @property
     def pid(self) -> int:
-        """Its process id."""
-        assert self.process.pid is not None
+        """Return the process id."""
         return self.process.pid
 
     def until(self, event: str) -> "ForkedCommand":
-        """Read events up to the first of a kind; nothing where there is none to wait for."""
+        """Read events up to the first of a kind; read none if `event` is empty."""
         while event and json.loads(next(self.stdout))["event"] != event:
             pass
         return self
 
-    def ended(self, timeout: float = 60.0) -> "subprocess.CompletedProcess[str]":
-        """How it ended, and what it wrote that was not read before; killed where it goes on."""
-        late = Timer(timeout, self.process.kill)
-        late.start()
+    def wait(self, timeout: float = 60.0) -> "subprocess.CompletedProcess[str]":
+        """Wait for the end; return exit code and unread output. Kill the process after the timeout."""
+        timer = Timer(timeout, self.process.kill)
+        timer.start()
         with self.stdout:
             out = self.stdout.read()
         self.process.join()
-        late.cancel()
-        said = self.errors.read_text(encoding="utf-8")
-        return subprocess.CompletedProcess([], self.process.exitcode, out, said)
+        timer.cancel()
+        return subprocess.CompletedProcess([], self.process.exitcode, out, self.errors.read_text(encoding="utf-8"))
 
 
 def _command(
     words: tuple[str, ...], folder: Path, env: dict[str, str], writer: Connection, errors: Path, notice: float
 ) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # which a server that trainings started blocks
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a fork server that a training has started blocks signals
     os.chdir(folder)
     os.dup2(writer.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -73,7 +71,7 @@ def _command(
 
 
 class _Rank(subprocess.Popen[bytes]):
-    """A rank that the launcher forks instead of starting Python anew; all else is Popen's."""
+    """A rank that the launcher forks instead of starting a new Python."""
 
     def _execute_child(self, args: Any, *more: Any) -> None:
         self.pid = os.fork()

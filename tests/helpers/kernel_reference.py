@@ -1,4 +1,4 @@
-"""Kernel attention as the formula says it: all similarities at once, in float64."""
+"""Attention with feature maps by its formula: all similarities at once, in float64."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 def similarities(name: str, q: Tensor, k: Tensor, projection: Tensor | None = None) -> Tensor:
-    """phi(q) phi(k) for every pair, [B, H, T, S], up to a factor for each query."""
+    """Return phi(q) phi(k) for every pair, [B, H, T, S], up to a factor for each query."""
     if name == "elu":
         return (F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-1, -2)
     if name == "taylor":
@@ -15,7 +15,6 @@ def similarities(name: str, q: Tensor, k: Tensor, projection: Tensor | None = No
         return q.exp() @ k.exp().transpose(-1, -2)
     if name == "softmax":
         return q.softmax(-1) @ k.exp().transpose(-1, -2)
-    assert projection is not None
     q, k = (x * x.shape[-1] ** -0.25 for x in (q, k))
     along_q, along_k = q @ projection.T, k @ projection.T
     if name == "relu":
@@ -28,10 +27,10 @@ def similarities(name: str, q: Tensor, k: Tensor, projection: Tensor | None = No
 
 
 def attend(pairs: Tensor, v: Tensor, valid: Tensor, *, causal: bool) -> Tensor:
-    """Weights from similarities, then the values; 0 where a query sees no key."""
-    seen = valid[:, None, None, :]
+    """Return values weighted by normalised similarities; 0 for a query that sees no key."""
+    visible = valid[:, None, None, :]
     if causal:
-        seen = seen & torch.ones(pairs.shape[-2:], dtype=torch.bool).tril()
-    pairs = pairs.masked_fill(~seen, 0)
+        visible = visible & torch.ones(pairs.shape[-2:], dtype=torch.bool).tril()
+    pairs = pairs.masked_fill(~visible, 0)
     total = pairs.sum(-1, keepdim=True)
     return pairs / total.masked_fill(total == 0, 1) @ v

@@ -1,4 +1,4 @@
-"""Runs that were never trained: recipe, log, scores and checkpoints as a training leaves them."""
+"""Runs without training: recipe, log, scores and checkpoints as a training writes them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,11 +9,9 @@ from attnkit.runs import Run, run_path
 from attnkit.runs.json_files import StoredMetric, StoredSplit
 from attnkit.storage.files import sha256_file
 
-HASHES = {"data": "d", "tokenizer": "t"}
-
 
 def recipe(seed: int = 1, attention: str = "scaled-dot", **train: Any) -> Recipe:
-    """A recipe whose values differ from the default where they are given."""
+    """Return a recipe with options of training."""
     return Recipe.model_validate(
         {
             "task": "translation",
@@ -38,44 +36,28 @@ def make_logged(
     train: Mapping[str, Any] | None = None,
     **manifest: Any,
 ) -> Run:
-    """A run with a log record each 10 updates, and a validation 0.5 higher at each second one."""
+    """Create a run with a log record every 10 updates, and a validation, 0.5 higher, every 20 updates."""
     chosen = recipe(seed, attention, **train or {})
     path = run_path(root, name, variant, seed)
-    entries = {"hashes": HASHES, "parameters": 1000, "baseline": "base"} | manifest
+    entries = {"hashes": {"data": "d", "tokenizer": "t"}, "parameters": 1000, "baseline": "base"} | manifest
     run = Run.create(path, chosen, name=name, variant=variant, seed=seed, **entries)
     for number, loss in enumerate(losses, start=1):
-        run.log.append(
-            {
-                "step": 10 * number,
-                "epoch": 0,
-                "loss": loss,
-                "lr": 1e-3,
-                "grad_norm": 0.5,
-                "tokens": 1000 * number,
-                "tokens_per_second": 100.0,
-                "seconds": 10.0 * number,
-            }
-        )
+        step = 10 * number
+        speed = {"tokens": 100 * step, "tokens_per_second": 100.0, "seconds": float(step)}
+        run.log.append({"step": step, "epoch": 0, "loss": loss, "lr": 1e-3, "grad_norm": 0.5, **speed})
         if number % 2 == 0:
-            run.log.append(
-                {
-                    "step": 10 * number,
-                    "valid_loss": loss + 0.5,
-                    "monitor": chosen.train.monitor,
-                    "value": loss + 0.5,
-                    "valid_seconds": 10.0 * number,
-                }
-            )
-    checkpoint = run.checkpoints / f"step-{10 * len(losses)}"
+            valid = {"valid_loss": loss + 0.5, "monitor": chosen.train.monitor, "value": loss + 0.5}
+            run.log.append({"step": step, **valid, "valid_seconds": float(step)})
+    last = 10 * len(losses)
+    checkpoint = run.checkpoints / f"step-{last}"
     checkpoint.mkdir(parents=True)
     (checkpoint / "tensors.safetensors").write_bytes(b"x" * 1000)
     if finished:
         model = path / "model.safetensors"
         model.write_bytes(b"weights")
-        last = 10 * len(losses)
-        done = {"step": last, "updates": last, "seconds": float(last), "tokens": 100 * last}
-        run.update(files={model.name: sha256_file(model)}, finished=done)
+        facts = {"step": last, "updates": last, "seconds": float(last), "tokens": 100 * last}
+        run.update(files={model.name: sha256_file(model)}, finished=facts)
     if scores is not None:
-        metrics = {k: StoredMetric(score=value, signature="s") for k, value in scores.items()}
+        metrics = {metric: StoredMetric(score=value, signature="s") for metric, value in scores.items()}
         run.write_scores("test", ["x"], StoredSplit(metrics=metrics))
     return run

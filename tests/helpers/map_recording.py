@@ -1,4 +1,4 @@
-"""Small models and runs whose attention maps are recorded."""
+"""Small models and runs, and the recording of their attention maps."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -18,21 +18,25 @@ from attnkit.recipe import Recipe, schema
 from attnkit.runs import Run
 from helpers.trained import LENGTH, tokenizer
 
-PARTS = {"parts": ("scaled-dot", "synthesizer-random")}
 SHAPES = {"encoder": "encoder-decoder", "decoder": "decoder", "cross": "encoder-decoder"}
 
 
 class MechanismCall(NamedTuple):
-    """What a mechanism was given and answered."""
+    """Values and output of one call of a mechanism."""
 
     v: Tensor
     y: Tensor
 
 
+def _parts(word: str) -> dict[str, Any]:
+    """Return the required option of composite mechanisms."""
+    return {"parts": ("scaled-dot", "synthesizer-random")} if mechanisms.facts(word).composite else {}
+
+
 def cases() -> Iterator[tuple[str, str]]:
-    """Every mechanism in every role that it can have: (word, role)."""
+    """Yield every mechanism in every role that it supports: (word, role)."""
     for word in mechanisms.names():
-        known = mechanisms.resolve_capabilities(word, PARTS if mechanisms.facts(word).composite else {})
+        known = mechanisms.resolve_capabilities(word, _parts(word))
         if known.encoder:
             yield word, "encoder"
         if known.causal:
@@ -42,15 +46,13 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 def build_layer(word: str, role: str) -> MultiHead:
-    """One layer as in `build`, which takes less time to make."""
-    parts = PARTS if mechanisms.facts(word).composite else {}
-    return MultiHead.build(word, 16, 4, LENGTH, role == "cross", causal=role == "decoder", **parts)
+    """Return one layer as in `build`, which is faster to create."""
+    return MultiHead.build(word, 16, 4, LENGTH, role == "cross", causal=role == "decoder", **_parts(word))
 
 
 def attention_config(word: str, options: Mapping[str, Any] | None = None) -> schema.AttentionConfig:
-    """A mechanism as a recipe names it."""
-    given = dict(PARTS if mechanisms.facts(word).composite else {}) | dict(options or {})
-    return schema.AttentionConfig(name=word, **given)
+    """Return a mechanism as in a recipe."""
+    return schema.AttentionConfig(name=word, **_parts(word) | dict(options or {}))
 
 
 def model_config(
@@ -60,7 +62,7 @@ def model_config(
     shape: str | None = None,
     **more: Any,
 ) -> schema.ModelConfig:
-    """The model section with a mechanism in one role and scaled dot in the others."""
+    """Return the model section with a mechanism in one role and scaled dot in the others."""
     layers = schema.Layers(encoder=2, decoder=2)
     roles = schema.Roles(**{role: attention_config(word, options)})
     sizes: dict[str, Any] = {"width": 16, "heads": 4, "ff": 16, "layers": layers}
@@ -68,29 +70,27 @@ def model_config(
 
 
 def build(section: schema.ModelConfig, seed: int = 1, length: int = LENGTH) -> Model:
-    """A model with weights that are not symmetric, in evaluation mode."""
+    """Return a model in evaluation mode; random numbers are added to all weights, so that none are alike."""
     sizes = (len(tokenizer().source), len(tokenizer().target))
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = models.build(section, sizes, length)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.add_(torch.randn_like(weight) * 0.2)
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
     return model.eval()
 
 
 def save_run(
     folder: Path, section: schema.ModelConfig, task: str = "translation", special: tuple[str, ...] = ()
 ) -> Run:
-    """A finished run of such a model, in a folder of its own."""
+    """Create a finished run of such a model in folder/run."""
     folder.mkdir(exist_ok=True)
-    causal = task == "language-modeling"
     recipe = Recipe(
         task=task,
         data=schema.DataConfig(test="none.jsonl", max_length=LENGTH),
         tokenizer=schema.TokenizerConfig(special=special),
         model=section,
-        train=schema.TrainConfig(objective="causal" if causal else "seq2seq"),
+        train=schema.TrainConfig(objective="causal" if task == "language-modeling" else "seq2seq"),
         search=schema.SearchConfig(beam=3, max_length=8),
     )
     run = Run.create(folder / "run", recipe, name="toy", variant="base", seed=1)
@@ -100,28 +100,28 @@ def save_run(
 
 
 @contextmanager
-def record_maps(model: nn.Module, **chosen: Any) -> Iterator[dict[str, list[LayerMaps]]]:
-    """The maps of each layer in a pass inside, by kind."""
-    found: dict[str, list[LayerMaps]] = defaultdict(list)
-    with record(model, lambda maps: found[maps.kind].append(maps), **chosen):
-        yield found
+def record_maps(model: nn.Module, **options: Any) -> Iterator[dict[str, list[LayerMaps]]]:
+    """Record the maps of each layer in passes inside the context, by kind."""
+    recorded: dict[str, list[LayerMaps]] = defaultdict(list)
+    with record(model, lambda maps: recorded[maps.kind].append(maps), **options):
+        yield recorded
 
 
 def stack_weights(layers: list[LayerMaps]) -> Tensor:
-    """The maps of layers [L, B, H, T, S]."""
-    return torch.stack([one.weights for one in layers])
+    """Stack the maps of layers: [L, B, H, T, S]."""
+    return torch.stack([maps.weights for maps in layers])
 
 
 def record_mechanisms(model: nn.Module) -> dict[str, list[MechanismCall]]:
-    """Listens to every mechanism from now on; values and answers by the name of the layer."""
-    found: dict[str, list[MechanismCall]] = {}
+    """Record all further calls of mechanisms by the name of the layer."""
+    calls: dict[str, list[MechanismCall]] = defaultdict(list)
 
     def listen(name: str, mechanism: Attention) -> None:
         plain = mechanism.forward
 
         def forward(q: Any, k: Any, v: Any, *rest: Any, **named: Any) -> Any:
             out = plain(q, k, v, *rest, **named)
-            found.setdefault(name, []).append(MechanismCall(v, out.y))
+            calls[name].append(MechanismCall(v, out.y))
             return out
 
         mechanism.forward = forward  # type: ignore[method-assign]
@@ -129,4 +129,4 @@ def record_mechanisms(model: nn.Module) -> dict[str, list[MechanismCall]]:
     for name, part in model.named_modules():
         if isinstance(part, MultiHead):
             listen(name, part.mechanism)
-    return found
+    return calls

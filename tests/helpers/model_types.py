@@ -25,5 +25,5 @@ BASELINES: dict[str, dict[str, Any]] = {
     "convs2s-even": _convolutional(kernel=4, positions="none", tie="none"),
     "convs2s-narrow": _convolutional(kernel=1, tie="decoder"),
 }
-"""Encoder-decoders that are no Transformers."""
+"""Encoder-decoders other than Transformers."""
 MODEL_TYPES = {"transformer": {}, **BASELINES}

@@ -1,7 +1,7 @@
-"""Damage to the files of a run, and what the commands make of it.
+"""Damage to the files of a run, and how commands react.
 
-A mutation is one change of one file, drawn from a seed.  Whatever it is, a command must refuse the
-run in one line, or answer exactly as it does with the undamaged run.
+A mutation is one change of one file, drawn from a seed. A command must then fail with one error message, or give
+exactly the output that it gives with the undamaged run.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from attnkit.cli import main
 from attnkit.recipe import load
 from attnkit.runs import Run
-from attnkit.runs.json_files import StoredSplit
 from attnkit.storage.files import sha256_file, sha256_json
 from attnkit.train.events import SavedEvent
 from helpers.events import record_events, stop_at
@@ -38,16 +37,16 @@ train: {{steps: 10, batch_tokens: 56, lr: 5e-3, warmup: 4, average: 3, valid_eve
 search: {{method: greedy, max_length: 8, min_length: 4}}
 eval: {{metrics: [bleu, perplexity], bootstrap: 0}}
 """
-REFUSALS = {3, 65, 66, 73, 74, 78}
-SECONDS = 60
-"""After which a command counts as hanging."""
-OTHERS = (None, True, -1, 1.5, "text", [], {}, 10**30)
-NEVER_RIGHT = (True, [], {})
-"""Values that no entry may have where it has something else."""
+ERROR_CODES = {3, 65, 66, 73, 74, 78}
+TIMEOUT = 60
+"""Seconds after which a command counts as hanging."""
+JSON_VALUES = (None, True, -1, 1.5, "text", [], {}, 10**30)
+ALWAYS_WRONG = (True, [], {})
+"""Values that are wrong for every entry of another type."""
 
 
 class Outcome(NamedTuple):
-    """What a command made of a damaged run."""
+    """The result of a command with a damaged run."""
 
     command: str
     verdict: str
@@ -56,16 +55,16 @@ class Outcome(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A run to be damaged, with what its commands answer while it is whole."""
+    """A run to be damaged, with the results of commands for the undamaged run."""
 
     folder: Path
-    """Holds recipe.yaml, input.txt, runs/ and other/, a run of another seed."""
+    """Contains recipe.yaml, input.txt, runs/ and other/, a run with another seed."""
     finished: bool
     answers: Mapping[str, Any]
 
 
 def make_subject(folder: Path, *, finished: bool) -> Subject:
-    """Train a run to its end, or leave it as a kill would after its third validation."""
+    """Train a run to its end, or stop after its third validation, as a kill would."""
     folder.mkdir(parents=True)
     write_corpus(folder)
     (folder / "recipe.yaml").write_text(RECIPE.format(folder), encoding="utf-8")
@@ -80,20 +79,20 @@ def make_subject(folder: Path, *, finished: bool) -> Subject:
 
         file = load(str(folder / "recipe.yaml"), [])
         settings = TrainingSettings(file=file, out=folder / "runs", device="cpu")
-        sixth = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 6)
-        record_events(train, settings, watch=sixth)
-    made = Subject(folder, finished, {})
-    answers = {name: command(folder / "whole") for name, command in _commands(made)}
-    return made._replace(answers=answers)
+        step_6 = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 6)
+        record_events(train, settings, watch=step_6)
+    subject = Subject(folder, finished, {})
+    answers = {name: command(folder / "whole") for name, command in _commands(subject)}
+    return subject._replace(answers=answers)
 
 
 def _train(folder: Path, out: str | Path, seed: int = 1) -> tuple[int, str, str]:
     words = ("--quiet", "--device", "cpu", "--seed", str(seed), "--out", str(folder / out))
-    return _call("train", str(folder / "recipe.yaml"), *words)
+    return call("train", str(folder / "recipe.yaml"), *words)
 
 
-def _call(*words: str) -> tuple[int, str, str]:
-    """A command in this process: exit code and what it wrote."""
+def call(*words: str) -> tuple[int, str, str]:
+    """Run attnkit in this process; return exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(words)
@@ -101,103 +100,102 @@ def _call(*words: str) -> tuple[int, str, str]:
 
 
 def run_in(out: Path) -> Path:
-    """The only run below a root of runs."""
+    """Return the path of the only run below `out`."""
     return next(out.glob("recipe/base/seed-*"))
 
 
-def _commands(of: Subject) -> Iterator[tuple[str, Callable[[Path], Any]]]:
-    """Each gives (exit code, what must not change, messages) for a root of runs."""
+def _commands(subject: Subject) -> Iterator[tuple[str, Callable[[Path], Any]]]:
+    """Yield functions that take a folder of runs and return exit code, results that must not change, and messages."""
 
     def train(out: Path) -> Any:
-        code, _, err = _train(of.folder, out)
+        code, _, err = _train(subject.folder, out)
         if code:
             return code, None, err
         run = Run.open(run_in(out))
         weights = sha256_file(run.path / "model.safetensors")
-        return code, (weights, run.log.digest(), _metrics(run.scores())), err
+        metrics = {split: scores.metrics for split, scores in run.scores().items()}
+        return code, (weights, run.log.digest(), metrics), err
 
     def evaluate(out: Path) -> Any:
-        code, text, err = _call("eval", str(out / "recipe"), "--format", "json", "--device", "cpu")
+        code, text, err = call("eval", str(out / "recipe"), "--format", "json", "--device", "cpu")
         return code, json.loads(text)["rows"][0]["metrics"] if code == 0 else None, err
 
     def generate(out: Path) -> Any:
-        words = (str(run_in(out)), str(of.folder / "input.txt"), "--device", "cpu")
-        return _call("generate", *words)
+        return call("generate", str(run_in(out)), str(subject.folder / "input.txt"), "--device", "cpu")
 
     def verify(out: Path) -> Any:
-        code, _, err = _call("verify", str(run_in(out)))
+        code, _, err = call("verify", str(run_in(out)))
         return code, None, err
 
-    if of.finished:
+    if subject.finished:
         yield "verify", verify
         yield "generate", generate
         yield "eval", evaluate
     yield "train", train
 
 
-def _metrics(scores: Mapping[str, StoredSplit]) -> Any:
-    return {split: entry.metrics for split, entry in scores.items()}
-
-
-def run_damaged(of: Subject, copy: Path, seed: int) -> tuple[str, list[Outcome]]:
-    """Damage a copy of the run; the kind of damage, and what each command makes of it."""
+def run_damaged(subject: Subject, copy: Path, seed: int) -> tuple[str, list[Outcome]]:
+    """Damage a copy of the run; return the kind of damage and the outcome of each command."""
     if copy.exists():
         shutil.rmtree(copy)
-    shutil.copytree(of.folder / "runs", copy)
-    kind = mutate(run_in(copy), run_in(of.folder / "other"), random.Random(seed))
-    return kind, [_outcome(of, copy, name, command) for name, command in _commands(of)]
+    shutil.copytree(subject.folder / "runs", copy)
+    kind = mutate(run_in(copy), run_in(subject.folder / "other"), random.Random(seed))
+    return kind, [_outcome(subject, copy, name, command) for name, command in _commands(subject)]
 
 
-def _outcome(of: Subject, out: Path, name: str, command: Callable[[Path], Any]) -> Outcome:
-    def late(*_: Any) -> None:
+def _outcome(subject: Subject, out: Path, name: str, command: Callable[[Path], Any]) -> Outcome:
+    def timeout(*_: Any) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    before = signal.signal(signal.SIGALRM, timeout)
+    signal.alarm(TIMEOUT)
     try:
         code, answer, err = command(out)
     except TimeoutError:
         return Outcome(name, "hanging", "")
-    except BaseException as error:  # anything that leaves the command line is a fault
+    except BaseException as error:  # an exception that the command line does not catch is a bug
         return Outcome(name, "traceback", repr(error))
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
     if code == 0:
-        return Outcome(name, "same" if answer == of.answers[name][1] else "silent", err)
-    last = [line for line in err.splitlines() if line.startswith("attnkit: error: ")]
-    fine = code in REFUSALS and len(last) == 1 and "Traceback" not in err
-    return Outcome(name, "refused" if fine else "traceback", err)
+        return Outcome(name, "same" if answer == subject.answers[name][1] else "silent", err)
+    errors = [line for line in err.splitlines() if line.startswith("attnkit: error: ")]
+    refused = code in ERROR_CODES and len(errors) == 1 and "Traceback" not in err
+    return Outcome(name, "refused" if refused else "traceback", err)
 
 
 def mutate(run: Path, other: Path, draw: random.Random) -> str:
-    """Change one file of a run; says how."""
-    paths = sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
-    path = draw.choice(paths)
+    """Change one file of a run; return the file and the kind of change."""
+    path = draw.choice(_files(run))
     kinds: dict[str, Callable[[Path, Path, random.Random], object]] = {
-        "bit": _bit,
+        "bit": _flip_bit,
         "splice": _splice,
         "truncation": _truncate,
-        "empty": _empty,
+        "empty": lambda path, *_: path.write_bytes(b""),
         "missing": lambda path, *_: path.unlink(),
         "swap": _swap,
         "of another run": _replace,
-        "pipe": _pipe,
-        "folder": _folder,
+        "pipe": _make_pipe,
+        "folder": _make_folder,
     }
     if path.suffix == ".json":
-        kinds |= {"wrong type": _wrong_type, "wrong type, signed": _signed_type, "extra key": _extra_key}
+        kinds |= {"wrong type": _wrong_type, "wrong type, signed": _signed_wrong_type, "extra key": _extra_key}
     if path.suffix == ".safetensors":
-        kinds |= {"NaN": _nan, "shape": _shape, "missing tensor": _no_tensor, "extra tensor": _more_tensors}
+        kinds |= TENSOR_KINDS
     kind = draw.choice(sorted(kinds))
     kinds[kind](path, other / path.relative_to(run), draw)
-    if kind in ("NaN", "shape", "missing tensor", "extra tensor") and draw.random() < 0.7:
+    if kind in TENSOR_KINDS and draw.random() < 0.7:
         sign(path)
         kind += ", signed"
     return f"{path.relative_to(run).as_posix()}: {kind}"
 
 
-def _bit(path: Path, _: Path, draw: random.Random) -> None:
+def _files(run: Path) -> list[Path]:
+    return sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
+
+
+def _flip_bit(path: Path, _: Path, draw: random.Random) -> None:
     data = bytearray(path.read_bytes())
     if data:
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -215,68 +213,63 @@ def _truncate(path: Path, _: Path, draw: random.Random) -> None:
     path.write_bytes(data[: draw.randrange(max(1, len(data)))])
 
 
-def _empty(path: Path, *_: Any) -> None:
-    path.write_bytes(b"")
-
-
 def _swap(path: Path, _: Path, draw: random.Random) -> None:
-    """With another file of the same name (of another checkpoint), or any other."""
+    """Swap with a file of the same name in another checkpoint; without one, with any other file."""
     run = next(parent for parent in path.parents if (parent / "recipe.yaml").exists())
-    some = sorted(p for p in run.rglob("*") if p.is_file() and p != path and p.name != ".lock")
-    twin = draw.choice([p for p in some if p.name == path.name] or some)
-    ours, theirs = path.read_bytes(), twin.read_bytes()
-    path.write_bytes(theirs)
-    twin.write_bytes(ours)
+    others = [other for other in _files(run) if other != path]
+    other = draw.choice([other for other in others if other.name == path.name] or others)
+    data = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(data)
 
 
-def _replace(path: Path, twin: Path, _: random.Random) -> None:
-    if twin.is_file():
-        path.write_bytes(twin.read_bytes())
+def _replace(path: Path, other: Path, _: random.Random) -> None:
+    if other.is_file():
+        path.write_bytes(other.read_bytes())
 
 
-def _pipe(path: Path, *_: Any) -> None:
+def _make_pipe(path: Path, *_: Any) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def _folder(path: Path, *_: Any) -> None:
+def _make_folder(path: Path, *_: Any) -> None:
     path.unlink()
     path.mkdir()
 
 
 def _leaves(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The keys that lead to each value."""
+    """Yield the keys that lead to each value."""
     if keys:
         yield keys
-    inside = range(len(value)) if isinstance(value, list) else ()
-    for key in value if isinstance(value, dict) else inside:
+    indices = range(len(value)) if isinstance(value, list) else ()
+    for key in value if isinstance(value, dict) else indices:
         yield from _leaves(value[key], (*keys, key))
 
 
-def _wrong_type(path: Path, _: Path, draw: random.Random, others: Sequence[Any] = OTHERS) -> None:
-    """Another JSON value in one place."""
-    value = json.loads(path.read_bytes())
-    *above, last = draw.choice(list(_leaves(value)))
-    place = value
+def _wrong_type(path: Path, _: Path, draw: random.Random, values: Sequence[Any] = JSON_VALUES) -> None:
+    """Replace one JSON value by one of another type."""
+    content = json.loads(path.read_bytes())
+    *above, last = draw.choice(list(_leaves(content)))
+    parent = content
     for key in above:
-        place = place[key]
-    kinds = [one for one in others if type(one) is not type(place[last])]
-    place[last] = draw.choice(kinds)
-    path.write_text(json.dumps(value), encoding="utf-8")
+        parent = parent[key]
+    parent[last] = draw.choice([value for value in values if type(value) is not type(parent[last])])
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def _signed_type(path: Path, other: Path, draw: random.Random) -> None:
-    _wrong_type(path, other, draw, NEVER_RIGHT)
+def _signed_wrong_type(path: Path, other: Path, draw: random.Random) -> None:
+    _wrong_type(path, other, draw, ALWAYS_WRONG)
     sign(path)
 
 
 def _extra_key(path: Path, *_: Any) -> None:
-    value = json.loads(path.read_bytes())
-    path.write_text(json.dumps(value | {"extra": [1, {"a": None}]}), encoding="utf-8")
+    content = json.loads(path.read_bytes())
+    path.write_text(json.dumps(content | {"extra": [1, {"a": None}]}), encoding="utf-8")
 
 
 def sign(path: Path) -> None:
-    """Make the manifest that covers a file agree with it, as a bug of attnkit would."""
+    """Update the hash of a changed file in its manifest, as a bug of attnkit would."""
     if path.name == "manifest.json":
         value = json.loads(path.read_bytes())
         if "sha256" in value:
@@ -287,17 +280,15 @@ def sign(path: Path) -> None:
         manifest = folder / "manifest.json"
         if manifest.exists():
             value = json.loads(manifest.read_bytes())
-            name = path.relative_to(folder).as_posix()
-            digest = sha256_file(path)
-            old = value["files"].get(name)
-            size = {"size": path.stat().st_size, "sha256": digest}
-            value["files"][name] = size if isinstance(old, dict) else digest
+            name, digest = path.relative_to(folder).as_posix(), sha256_file(path)
+            entry = {"size": path.stat().st_size, "sha256": digest}
+            value["files"][name] = entry if isinstance(value["files"].get(name), dict) else digest
             manifest.write_text(json.dumps(value), encoding="utf-8")
             sign(manifest)
             return
 
 
-def _tensors(change: Callable[[dict[str, torch.Tensor], str], object]) -> Any:
+def _change_tensor(change: Callable[[dict[str, torch.Tensor], str], object]) -> Any:
     def mutation(path: Path, _: Path, draw: random.Random) -> None:
         tensors = load_file(path)
         change(tensors, draw.choice(sorted(tensors)))
@@ -306,14 +297,11 @@ def _tensors(change: Callable[[dict[str, torch.Tensor], str], object]) -> Any:
     return mutation
 
 
-def _poison(tensors: dict[str, torch.Tensor], name: str) -> None:
-    tensors[name] = torch.full_like(tensors[name], torch.nan, dtype=torch.float32)
-
-
-def _widen(tensors: dict[str, torch.Tensor], name: str) -> None:
-    tensors[name] = torch.cat([tensors[name].reshape(-1), tensors[name].reshape(-1)])
-
-
-_nan, _shape = _tensors(_poison), _tensors(_widen)
-_no_tensor = _tensors(lambda tensors, name: tensors.pop(name))
-_more_tensors = _tensors(lambda tensors, name: tensors.update(extra=tensors[name].clone()))
+TENSOR_KINDS = {
+    "NaN": _change_tensor(
+        lambda tensors, name: tensors.update({name: torch.full_like(tensors[name], torch.nan, dtype=torch.float32)})
+    ),
+    "shape": _change_tensor(lambda tensors, name: tensors.update({name: tensors[name].reshape(-1).repeat(2)})),
+    "missing tensor": _change_tensor(lambda tensors, name: tensors.pop(name)),
+    "extra tensor": _change_tensor(lambda tensors, name: tensors.update(extra=tensors[name].clone())),
+}

@@ -1,6 +1,6 @@
-"""A guard that no process gets past: the C library's look-ups and connections, noted and refused.
+"""A preloaded C library that records and refuses name look-ups and connections.
 
-Code in other languages is seen too, in every process that is started from the guarded one.
+It also covers libraries written in other languages, and every process that the guarded process starts.
 """
 
 import os
@@ -50,9 +50,9 @@ ssize_t sendto(int fd, const void *b, size_t n, int f, const struct sockaddr *to
 
 
 def guarded_environment(folder: Path) -> Mapping[str, str]:
-    """Environment variables for programs whose look-ups and connections are noted and refused.
+    """Return environment variables that preload the library, and place home and caches in the folder.
 
-    Home and caches lie in the folder, too.  Skips where there is no C compiler.
+    Skip the test if there is no C compiler.
     """
     compiler = shutil.which("cc") or pytest.skip("a guard of the network needs a C compiler")
     (folder / "home").mkdir(parents=True)
@@ -60,12 +60,12 @@ def guarded_environment(folder: Path) -> Mapping[str, str]:
     command = [compiler, "-shared", "-fPIC", "-w", "-o", "guard.so", "guard.c"]
     subprocess.run(command, cwd=folder, check=True)
     home = {name: str(folder / "home") for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR")}
-    kept = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "DO_NOT_TRACK")}
+    kept = {name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "DO_NOT_TRACK")}
     guard = {"LD_PRELOAD": str(folder / "guard.so"), "ATTNKIT_TEST_NETWORK": str(folder / "seen")}
     return kept | home | guard
 
 
 def network_calls(folder: Path) -> list[str]:
-    """What the guard noted, a line each."""
+    """Return the recorded look-ups and connections, such as "lookup example.org"."""
     path = folder / "seen"
     return path.read_text().splitlines() if path.exists() else []

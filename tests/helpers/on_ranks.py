@@ -1,4 +1,4 @@
-"""What the ranks of a pool do in tests; every function here is called by each rank."""
+"""Functions that every rank of a pool calls in tests."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ from attnkit.runs.json_files import StoredContexts
 from attnkit.scoring.teacher_forced import teacher_forced
 from attnkit.search import translate
 from attnkit.train.batch_stream import BatchStream
-from attnkit.train.fit import Training
+from attnkit.train.fit import Training, TrainingJob
 from attnkit.train.loss import LossOptions
 from attnkit.train.optimiser import weights_of
 from attnkit.train.parallel import full_state_dict
@@ -31,23 +31,23 @@ from helpers.small import StopAt, job, run_training
 
 
 def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
-    """A training in folder/run, stopped after an update where one is given; rank 0 made the run."""
+    """Train in folder/run; stop after update `stop` if it is set."""
     group.join()
-    made = _job(folder, recipe, StopAt([stop] if stop else []))
+    shared_job = _job(folder, recipe, StopAt([stop] if stop else []))
     try:
-        run_training(made)
+        run_training(shared_job)
     except StoppedError:
         assert stop
-    group.barrier()  # rank 0 has written everything
+    group.barrier()  # until rank 0 has written everything
 
 
 def train_alone(folder: Path, recipe: Recipe) -> None:
-    """The same training by one process without a group, which computes as ranks do here."""
+    """Train in one process without a group, on a process that computes as ranks do."""
     run_training(job(folder, recipe))
 
 
-def _job(folder: Path, recipe: Recipe, stop: StopAt | None = None) -> Any:
-    """The same for all ranks, of which rank 0 makes the files."""
+def _job(folder: Path, recipe: Recipe, stop: StopAt | None = None) -> TrainingJob:
+    """Return the same job on all ranks; rank 0 creates the files."""
     if group.is_main_process():
         job(folder, recipe)
     group.barrier()
@@ -55,33 +55,29 @@ def _job(folder: Path, recipe: Recipe, stop: StopAt | None = None) -> Any:
 
 
 def state_of(folder: Path, recipe: Recipe) -> str:
-    """A digest of all tensors that a training resumes with, gathered."""
+    """Return a digest of all tensors, gathered from the ranks, with which a training resumes."""
     group.join()
     training = Training(_job(folder, recipe))
     training.resume()
     tensors, _ = training.pack()
-    text = digest(training.full_state_dict({n: t for n, t in tensors.items() if n != "rng.cpu"}))
+    tensors = training.full_state_dict({name: x for name, x in tensors.items() if name != "rng.cpu"})
     if training.writers is not None:
         training.writers.close()
-    return text
-
-
-def digest(tensors: dict[str, Tensor]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode() + tensors[name].detach().cpu().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode() + tensors[name].detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def gradient_descent(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str, Tensor]:
-    """Weights after updates of plain gradient descent in float64, each of so many batches."""
+    """Return the weights after plain gradient descent in float64, with `batches` batches per update."""
     group.join()
     prepared = prepare(recipe, cache=folder / "cache")
     torch.manual_seed(1)
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
     model, parallel = models.build_for(recipe, sizes).double(), recipe.train.parallel
     worker = GradientWorker(model, "fp32", parallel=parallel)
-    descent = torch.optim.SGD(worker.model.parameters(), lr=0.5)
+    optimiser = torch.optim.SGD(worker.model.parameters(), lr=0.5)
     stream = BatchStream(lambda _: prepared.train, recipe.train.batch_tokens, 1)
     own = batches // group.world_size()
     for _ in range(steps):
@@ -90,61 +86,61 @@ def gradient_descent(folder: Path, recipe: Recipe, batches: int, steps: int) -> 
         for number, batch in enumerate(taken, 1):
             with worker.communicating(last=number == own):
                 worker.backward(worker.losses(batch, LossOptions()).total, tokens)
-        descent.step()
-        descent.zero_grad()
-    found = full_state_dict(weights_of(worker.model))
-    return {name: tensor.clone() for name, tensor in found.items()}
+        optimiser.step()
+        optimiser.zero_grad()
+    return {name: tensor.clone() for name, tensor in full_state_dict(weights_of(worker.model)).items()}
 
 
 def translate_and_score(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any], bytes]:
-    """Outputs and teacher-forced scores; the main process alone reads the texts."""
+    """Return outputs and teacher-forced scores; only the main process has the texts."""
     group.join()
     texts = texts if group.is_main_process() else []
     run = Run.open(path)
     model, spec = run.model("cpu"), run.recipe.search
     spec = spec.model_copy(update={"batch_tokens": batch_tokens})
-    found = list(translate(model, run.tokenizer(), texts, spec, max_source=24, block=40))
+    outputs = list(translate(model, run.tokenizer(), texts, spec, max_source=24, block=40))
     encoded = prepare(run.recipe, cache=path.parent / "cache").valid
-    return found, np.asarray(teacher_forced(model, encoded)).tobytes()
+    return outputs, np.asarray(teacher_forced(model, encoded)).tobytes()
 
 
 def answer_questions(path: Path, pretrained: Path) -> list[Any]:
-    """Answers to questions by a run, and by a Hugging Face model."""
+    """Return answers to questions by a run, and by a Hugging Face model."""
     group.join()
     question_sets.PORTION = 2  # six questions are three portions
-    run, found = Run.open(path), list[Any]()
+    run, outputs = Run.open(path), list[Any]()
     corpus = Corpus.open(run.recipe.data, run.recipe.task)
     for reader in (open_run(run), open_model(pretrained, device="cpu")):
         model = question_sets.EvaluatedModel.of_reader(reader, "x", "toy", path, None, StoredContexts())
         spec = run.recipe.contexts.model_copy(update={"counts": (2,), "methods": ("entropy", "concat")})
         for condition in question_sets.conditions(corpus, "test", spec):
-            asked = question_sets.QuestionLines(model, condition)
-            found.append(asked.decode(run.recipe.search, lambda _: None)[0])
-    return found
+            lines = question_sets.QuestionLines(model, condition)
+            outputs.append(lines.decode(run.recipe.search, lambda _: None)[0])
+    return outputs
 
 
 def fail_on_last(recipe: Recipe, folder: Path, kind: str) -> None:
-    """A training in which something goes wrong on the last rank alone."""
+    """Train with other data on the last rank, or without enough memory there."""
     group.join()
-    made = _job(folder, recipe)
-    if kind == "data" and group.rank() == group.world_size() - 1:
-        changed = recipe.train.model_copy(update={"batch_tokens": 57})
-        made.__dict__["recipe"] = recipe.model_copy(update={"train": changed})
-    if kind == "memory" and group.rank() == group.world_size() - 1:
-        GradientWorker.backward = _exhausted  # type: ignore[method-assign]
+    shared_job = _job(folder, recipe)
+    is_last = group.rank() == group.world_size() - 1
+    if kind == "data" and is_last:
+        train = recipe.train.model_copy(update={"batch_tokens": 57})
+        shared_job.__dict__["recipe"] = recipe.model_copy(update={"train": train})
+    if kind == "memory" and is_last:
+        GradientWorker.backward = _out_of_memory  # type: ignore[method-assign]
     try:
-        run_training(made)
+        run_training(shared_job)
     finally:
-        GradientWorker.backward = PLAIN  # type: ignore[method-assign]
+        GradientWorker.backward = BACKWARD  # type: ignore[method-assign]
 
 
-PLAIN = GradientWorker.backward
+BACKWARD = GradientWorker.backward
 
 
-def _exhausted(*_: Any) -> None:
+def _out_of_memory(*_: Any) -> None:
     raise MemoryError("out of memory")
 
 
 def join_with_own_command() -> None:
-    """Ranks with command lines of their own."""
+    """Join ranks with different command lines."""
     group.join(["train", os.environ["RANK"]])

@@ -1,4 +1,4 @@
-"""What a page is made of and what it must survive."""
+"""Texts and captures for HTML pages, and a parser of pages."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ HOSTILE_TEXTS = (
 
 
 class Document(HTMLParser):
-    """Elements with their attributes, the text of script and style, and the meta elements."""
+    """Elements with their attributes, and the text of script and style elements."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__()
@@ -45,19 +45,18 @@ class Document(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(next(text for attributes, text in self.raw if "type" in attributes))
-        return found
+        """Return the JSON data of the page."""
+        return json.loads(next(text for attributes, text in self.raw if "type" in attributes))
 
 
 def long_capture(layers: int, heads: int, length: int) -> Capture:
-    """Maps between `length` tokens, from sharp to flat."""
-    random = np.random.default_rng(3)
+    """Return maps between `length` tokens; weights are concentrated in the first head, and even in the last."""
     axis = tuple(Token(f"\u2581t{i}", i, i) for i in range(length))
-    scores = random.standard_normal((heads, length, length), np.float32)
-    apart = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
-    scores -= apart.astype(np.float32) / 4
+    scores = np.random.default_rng(3).standard_normal((heads, length, length), np.float32)
+    distance = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
+    scores -= distance.astype(np.float32) / 4
     scores *= np.linspace(0.2, 3, heads, dtype=np.float32)[:, None, None]
     layered = np.linspace(1, 1.5, layers, dtype=np.float32)[:, None, None, None] * scores
     maps = random_maps("encoder", axis[:1], axis[:1], layers=layers, heads=heads)
-    whole = replace(maps, weights=softmax(layered), queries=axis, keys=axis)
-    return replace(translation(), maps={"encoder": whole})
+    maps = replace(maps, weights=softmax(layered), queries=axis, keys=axis)
+    return replace(translation(), maps={"encoder": maps})

@@ -1,4 +1,4 @@
-"""Attention layers of other packages beside ours, with shared weights."""
+"""Attention layers of other packages, with the weights of ours."""
 
 import warnings
 from types import ModuleType
@@ -7,28 +7,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnkit.attention import Mask
 from attnkit.layers import MultiHead
 
 WIDTH, HEADS = 24, 4
 
 
 def peer(module: str) -> ModuleType:
-    """A module of another package, or a skip with the reason."""
+    """Import a module of another package, or skip the test with the reason."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of their own imports
-        why = f"{module} is absent: install attnkit[test]"
-        found: ModuleType = pytest.importorskip(module, reason=why)
-        return found
+        warnings.simplefilter("ignore")  # from its own imports
+        return pytest.importorskip(module, reason=f"{module} is absent: install attnkit[test]")
 
 
 def our_layer(word: str, heads: int = HEADS, bias: bool = False, **options: object) -> MultiHead:
-    """A layer for 64 tokens in float64, in evaluation, the same one at every call."""
+    """Return a layer for at most 64 tokens in float64, in evaluation mode, with the same weights in every call."""
     torch.manual_seed(7)
-    made = MultiHead.build(word, WIDTH, heads, 64, biases=bias, **options)
+    layer = MultiHead.build(word, WIDTH, heads, 64, biases=bias, **options)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in layer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    return made.double().eval()
+    return layer.double().eval()
 
 
 def share(layer: MultiHead, **theirs: nn.Linear) -> None:
@@ -42,17 +41,16 @@ def share(layer: MultiHead, **theirs: nn.Linear) -> None:
 
 
 def tokens(rows: int, length: int) -> Tensor:
-    """Random rows in float64, the same ones at every call."""
+    """Return random inputs in float64, the same in every call."""
     generator = torch.Generator().manual_seed(length)
     return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
 
 
-def no_padding(rows: int, length: int) -> Tensor:
-    """No padding."""
-    return torch.ones(rows, length, dtype=torch.bool)
+def no_padding(rows: int, length: int, causal: bool = False) -> Mask:
+    """Return the mask of rows without padding."""
+    return Mask.of(torch.ones(rows, length, dtype=torch.bool), length, causal=causal)
 
 
-def project_heads(x: Tensor, linear: nn.Linear | None) -> Tensor:
-    """What a projection gives each head: [B, H, T, D]."""
-    assert linear is not None
-    return linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+def project_heads(layer: MultiHead, x: Tensor) -> tuple[Tensor, ...]:
+    """Return queries, keys and values of each head: [B, H, T, D]."""
+    return tuple(linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear in (layer.q, layer.k, layer.v))

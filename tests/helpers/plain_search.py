@@ -1,4 +1,4 @@
-"""A small random recurrent model, and searches over it that are plain Python and use no cache."""
+"""Small random models, and plain Python searches over them without a cache."""
 
 import itertools
 import math
@@ -16,7 +16,10 @@ FORBIDDEN = (PAD, UNK, BOS)
 
 
 class ToyModel(Model):
-    """h' = tanh(A h + token + source): every part of the state matters to all that follows."""
+    """A recurrent model, h' = tanh(A h + token + source): all later logits depend on every part of the state.
+
+    `calls` are the numbers of rows and of sources in each call.
+    """
 
     shape = "encoder-decoder"
 
@@ -34,8 +37,7 @@ class ToyModel(Model):
             self.output.weight.copy_(sharpness * table(size, width))
         self.calls: list[tuple[int, int]] = []
 
-    def start(self, source: Tensor | None, rows: int | None = None) -> Decode:
-        assert source is not None
+    def start(self, source: Tensor, rows: int | None = None) -> Decode:
         memory = (self.embed[source] * (source != PAD)[..., None]).sum(1)
         return Decode((memory.new_zeros(memory.shape),), (memory,))
 
@@ -44,19 +46,18 @@ class ToyModel(Model):
         assert len(hidden) == len(ids)
         self.calls.append((len(ids), len(memory)))
         memory = memory.repeat_interleave(len(ids) // len(memory), 0)
-        every = []
+        outputs = []
         for column in ids.T:
             hidden = torch.tanh(hidden @ self.mix + self.embed[column] + memory)
-            every.append(hidden)
-        return torch.stack(every, 1), Decode((hidden,), state.fixed)
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), Decode((hidden,), state.fixed)
 
-    def hidden(self, source: Tensor | None, ids: Tensor | None) -> Tensor:
-        assert ids is not None
+    def hidden(self, source: Tensor, ids: Tensor) -> Tensor:
         return self.advance(ids, self.start(source))[0]
 
 
 class FixedLogits(Model):
-    """The same logits at every step, whatever was read."""
+    """A model with the same logits at every step, for all inputs."""
 
     shape = "encoder-decoder"
 
@@ -66,19 +67,18 @@ class FixedLogits(Model):
         with torch.no_grad():
             self.output.weight.copy_(torch.tensor(logits)[:, None])
 
-    def start(self, source: Tensor | None, rows: int | None = None) -> Decode:
+    def start(self, source: Tensor, rows: int | None = None) -> Decode:
         return Decode((), ())
 
     def advance(self, ids: Tensor, state: Decode) -> tuple[Tensor, Decode]:
         return torch.ones(*ids.shape, 1), state
 
-    def hidden(self, source: Tensor | None, ids: Tensor | None) -> Tensor:
-        assert ids is not None
+    def hidden(self, source: Tensor, ids: Tensor) -> Tensor:
         return torch.ones(*ids.shape, 1)
 
 
 def random_sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor:
-    """Random source rows of different lengths that end with EOS, padded on the right."""
+    """Return random source rows of different lengths that end with EOS, padded on the right."""
     random = np.random.default_rng(seed)
     padded = torch.full((rows, longest + 1), PAD)
     for row in padded:
@@ -88,27 +88,21 @@ def random_sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) ->
 
 
 def waiting_times(seed: int, lines: Sequence[int], draws: int, length: int, size: int) -> np.ndarray:
-    """The waiting times of sampling [lines, draws, length, size]."""
-    generators = [
-        [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)] for line in lines
-    ]
-    return np.array(
-        [
-            [[one.standard_exponential(size, dtype=np.float32) for _ in range(length)] for one in row]
-            for row in generators
-        ]
-    )
+    """Return the exponential waiting times of sampling [lines, draws, length, size]."""
+    generators = (np.random.Generator(np.random.PCG64((seed, line, draw))) for line in lines for draw in range(draws))
+    times = [generator.standard_exponential((length, size), dtype=np.float32) for generator in generators]
+    return np.array(times).reshape(len(lines), draws, length, size)
 
 
 def next_logprobs(model: Model, source: Tensor, prefix: list[int]) -> list[float]:
-    """Log-probabilities after a prefix, by reading all of it again."""
+    """Return the log-probabilities after a prefix, in a pass over the whole prefix."""
     with torch.no_grad():
         logits = model(source[None], torch.tensor([[BOS, *prefix]]))[0, -1]
     return logits.log_softmax(-1).tolist()
 
 
 def repeats(prefix: list[int], token: int, order: int) -> bool:
-    """Whether a token would repeat an n-gram of the prefix."""
+    """Return whether a token would repeat an n-gram of the prefix."""
     if order == 0 or len(prefix) < order:
         return False
     grams = {tuple(prefix[i : i + order]) for i in range(len(prefix) - order + 1)}
@@ -116,7 +110,7 @@ def repeats(prefix: list[int], token: int, order: int) -> bool:
 
 
 def allowed(scores: list[float], prefix: list[int], spec: SearchConfig) -> dict[int, float]:
-    """Tokens that may follow a prefix, with their log-probabilities."""
+    """Return the tokens that may follow a prefix, with their log-probabilities."""
     kept = {
         token: value
         for token, value in enumerate(scores)
@@ -132,22 +126,22 @@ def normalised(logprob: float, length: int, spec: SearchConfig) -> float:
 
 
 def exhaustive(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[list[int], float]]:
-    """All outputs of at most spec.max_length tokens: the complete ones first, best first."""
+    """Return all outputs of at most spec.max_length tokens: complete ones first, each group sorted by score."""
     tokens = [t for t in range(model.output.out_features) if t not in (*FORBIDDEN, EOS)]
     complete, cut = [], []
     for length in range(spec.max_length + 1):
         for ids in itertools.product(tokens, repeat=length):
-            whole = [*ids, EOS][: spec.max_length]
+            target = [*ids, EOS][: spec.max_length]
             with torch.no_grad():
-                logits = model(source[None], torch.tensor([[BOS, *whole[:-1]]]))[0]
-            scores = logits.log_softmax(-1)[range(len(whole)), whole]
-            answer = (list(ids), normalised(scores.sum().item(), len(whole), spec))
-            (complete if length < spec.max_length else cut).append(answer)
-    return [a for group in (complete, cut) for a in sorted(group, key=lambda a: -a[1])]
+                logits = model(source[None], torch.tensor([[BOS, *target[:-1]]]))[0]
+            scores = logits.log_softmax(-1)[range(len(target)), target]
+            output = (list(ids), normalised(scores.sum().item(), len(target), spec))
+            (complete if length < spec.max_length else cut).append(output)
+    return [output for group in (complete, cut) for output in sorted(group, key=lambda output: -output[1])]
 
 
 def plain_beam(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[list[int], float, bool]]:
-    """Beam search over lists; stops only when K hypotheses have finished."""
+    """Return the results of a beam search that stops only when K hypotheses are complete."""
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
     for length in range(1, spec.max_length + 1):
@@ -164,18 +158,16 @@ def plain_beam(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[l
             live = []
         if not live:
             break
-    cut = [(normalised(logprob, spec.max_length, spec), ids) for logprob, ids in live]
-    found = [(ids, score, True) for score, ids in sorted(finished, key=lambda f: -f[0])]
-    return (found + [(ids, score, False) for score, ids in cut])[: spec.n_best]
+    cut = [(ids, normalised(logprob, spec.max_length, spec), False) for logprob, ids in live]
+    complete = [(ids, score, True) for score, ids in sorted(finished, key=lambda f: -f[0])]
+    return (complete + cut)[: spec.n_best]
 
 
-def plain_sample(
-    model: Model, source: Tensor, spec: SearchConfig, clocks: np.ndarray
-) -> tuple[list[int], float, bool]:
-    """One draw: among the tokens kept, the first whose clock [length, size] rings."""
+def plain_sample(model: Model, source: Tensor, spec: SearchConfig, times: np.ndarray) -> tuple[list[int], float, bool]:
+    """Sample once: select the token with the shortest waiting time [length, size] divided by its probability."""
     ids: list[int] = []
     total = 0.0
-    for times in clocks[: spec.max_length]:
+    for step in times[: spec.max_length]:
         scores = next_logprobs(model, source, ids)
         kept = allowed(scores, ids, spec)
         best = max(kept.values())
@@ -187,7 +179,7 @@ def plain_sample(
             mass = sum(weights[t] for t in ranked)
             while len(ranked) > 1 and sum(weights[t] for t in ranked[:-1]) >= spec.top_p * mass:
                 ranked.pop()
-        token = min(ranked, key=lambda t: times[t] / weights[t] if weights[t] else math.inf)
+        token = min(ranked, key=lambda t: step[t] / weights[t] if weights[t] else math.inf)
         total += scores[token]
         if token == EOS:
             return ids, normalised(total, len(ids) + 1, spec), True

@@ -1,4 +1,4 @@
-"""Processes that stay alive for many tests, and join anew as so many ranks for each of them."""
+"""Processes that serve many tests: each call joins some of them as new ranks."""
 
 import os
 import socket
@@ -9,37 +9,37 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-MOST = 4
-WATCHDOG = 60.0  # seconds after which a call counts as hung
+SIZE = 4
+TIMEOUT = 60.0  # seconds after which a call counts as hanging
 PRELOAD = ["attnkit.experiment.training", "attnkit.train.parallel", "sacrebleu", "helpers.small"]
 
 
 class RankPool:
-    """`run(world, function, *arguments)` calls a function on each of so many ranks."""
+    """Connections to the processes."""
 
     def __init__(self, connections: list[Connection]) -> None:
         self._connections = connections
 
     def run(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """The results by rank; an exception of a rank stands for its result."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        some = self._connections[:world]
-        for rank, connection in enumerate(some):
+        """Call a function on each of `world` ranks; return the results, or exceptions, by rank."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        connections = self._connections[:world]
+        for rank, connection in enumerate(connections):
             connection.send((rank, world, port, function, arguments))
-        assert all(connection.poll(WATCHDOG) for connection in some), "a rank hangs"
-        return [connection.recv() for connection in some]
+        assert all(connection.poll(TIMEOUT) for connection in connections), "a rank hangs"
+        return [connection.recv() for connection in connections]
 
 
 @contextmanager
 def rank_pool() -> Iterator[RankPool]:
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    pairs = [context.Pipe() for _ in range(MOST)]
+    pairs = [context.Pipe() for _ in range(SIZE)]
     workers = [context.Process(target=_work, args=(theirs,), daemon=True) for _, theirs in pairs]
     for worker, (_, theirs) in zip(workers, pairs, strict=True):
         worker.start()
-        theirs.close()  # so that a dead worker is noticed
+        theirs.close()  # so that the end of a worker is noticed
     try:
         yield RankPool([ours for ours, _ in pairs])
     finally:
@@ -62,6 +62,6 @@ def _work(connection: Connection) -> None:
             connection.send(function(*arguments))
         except BaseException as error:
             group.report(error)
-            error.__notes__ = [traceback.format_exc()]  # carried over the pipe
+            error.__notes__ = [traceback.format_exc()]  # the pipe carries notes, but no tracebacks
             connection.send(error)
         group.leave()

@@ -1,4 +1,4 @@
-"""Recipes written into the current folder, and what is said of them."""
+"""Recipes written into the current folder, and their error messages."""
 
 import re
 from pathlib import Path
@@ -9,11 +9,11 @@ from attnkit.errors import AttnkitError
 from attnkit.recipe import RecipeFile, load
 
 GOOD = "task: translation\ndata: {corpus: toy-translation}\n"
-"""The least that a recipe needs, two lines long."""
+"""A minimal recipe of two lines."""
 
 
 def write(text: str | bytes, name: str = "r.yaml") -> Path:
-    """A recipe file in the current folder."""
+    """Write a recipe file into the current folder."""
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -21,12 +21,12 @@ def write(text: str | bytes, name: str = "r.yaml") -> Path:
 
 
 def read(text: str | bytes, *overrides: str) -> RecipeFile:
-    """Load a recipe that is the whole text of a file."""
+    """Load a recipe from its text."""
     return load(write(text), overrides)
 
 
 def error_message(text: str | bytes, *overrides: str, kind: type[AttnkitError] | None = None) -> str:
-    """The message with which a recipe is refused."""
+    """Return the error message for an invalid recipe."""
     with pytest.raises(AttnkitError) as caught:
         read(text, *overrides)
     assert kind is None or caught.type is kind
@@ -34,6 +34,6 @@ def error_message(text: str | bytes, *overrides: str, kind: type[AttnkitError] |
 
 
 def parse_messages(table: str) -> list[tuple[str, str]]:
-    """Texts and, indented below each, what is said of it; both may have several lines."""
+    """Return texts and the messages indented below them; both may have several lines."""
     found = re.findall(r"((?:^\S.*\n)+)((?:^  .*\n)+)", table, re.MULTILINE)
     return [(text, " ".join(message.split())) for text, message in found]

@@ -1,4 +1,4 @@
-"""Files of attention maps as another program would read them: by numpy and JSON."""
+"""Reading files of attention maps with numpy and JSON alone, as other programs would."""
 
 import json
 from pathlib import Path
@@ -10,33 +10,25 @@ from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
 
 
 def load(path: Path) -> Capture:
-    """The capture that was saved to an npz file."""
+    """Read the capture of an npz file."""
     with np.load(path, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    plain = json.loads(arrays.pop("capture").tobytes())
-    assert (plain.pop("format"), plain.pop("version")) == ("attnkit-maps", 1)
-    return capture(plain, arrays, "")
+    facts = json.loads(arrays.pop("capture").tobytes())
+    assert (facts.pop("format"), facts.pop("version")) == ("attnkit-maps", 1)
+    return capture(facts, arrays, "")
 
 
-def capture(plain: dict[str, Any], arrays: dict[str, Any], prefix: str) -> Capture:
-    other = plain.pop("reference")
-    maps = {kind: one(kind, d, arrays[f"{prefix}{kind}"]) for kind, d in plain.pop("maps").items()}
+def capture(facts: dict[str, Any], arrays: dict[str, Any], prefix: str) -> Capture:
+    other = facts.pop("reference")
+    maps = {kind: _maps(kind, entry, arrays[f"{prefix}{kind}"]) for kind, entry in facts.pop("maps").items()}
     reference = None if other is None else capture(other, arrays, "reference.")
-    return Capture(**plain, maps=maps, reference=reference)
+    return Capture(**facts, maps=maps, reference=reference)
 
 
-def one(kind: Any, plain: dict[str, Any], weights: np.ndarray) -> AttentionMaps:
+def _maps(kind: Any, facts: dict[str, Any], weights: np.ndarray) -> AttentionMaps:
     layers = tuple(
-        MapLayer(**{**layer, "distance": layer["distance"] and tuple(layer["distance"])}) for layer in plain["layers"]
+        MapLayer(**{**layer, "distance": layer["distance"] and tuple(layer["distance"])}) for layer in facts["layers"]
     )
-    queries, keys = (tuple(Token(*token) for token in plain[axis]) for axis in ("queries", "keys"))
-    return AttentionMaps(
-        kind,
-        weights,
-        layers,
-        tuple(plain["heads"]),
-        queries,
-        keys,
-        plain["step"],
-        hidden=tuple(Token(*token) for token in plain["hidden"]),
-    )
+    queries, keys, hidden = (tuple(Token(*token) for token in facts[axis]) for axis in ("queries", "keys", "hidden"))
+    heads = tuple(facts["heads"])
+    return AttentionMaps(kind, weights, layers, heads, queries, keys, facts["step"], hidden=hidden)

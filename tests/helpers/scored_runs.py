@@ -1,4 +1,4 @@
-"""Finished runs of tiny models whose outputs were chosen by a test, and scored."""
+"""Finished runs of tiny models with given outputs, scored."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from helpers.trained import make_run
 
 
 def scored_run(folder: Path, variant: str, outputs: Sequence[str], metrics: Sequence[str] = ("chrf", "bleu")) -> Run:
-    """A run below folder/runs/toy that wrote these texts for `helpers.trained.ROWS`."""
+    """Create a run below folder/runs/toy with these outputs for `helpers.trained.ROWS`."""
     run = make_run(folder, variant)
     answers = [[(text, 0.0)] for text in outputs]
     with patch.object(evaluation, "answer_lines", lambda *_, **__: iter(answers)):

@@ -1,7 +1,7 @@
-"""A second device without hardware: tensors that say they are on "meta" but compute on the CPU.
+"""A second device without hardware: tensors that report device "meta" but compute on the CPU.
 
-Operations on tensors of both devices fail, as with a GPU, but for copies, indices and tensors of no
-dimension.  So code that runs here makes its tensors where they belong, and asks for values back.
+As with a GPU, operations on tensors of both devices fail, except copies, indices and tensors without dimensions. So
+tests without a GPU detect tensors that were created on the wrong device.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 DEVICE = torch.device("meta")
 COPIES = (torch.ops.aten._to_copy, torch.ops.aten.to, torch.ops.aten.copy_)
 INDEXING = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
-"""Indices may be on the CPU."""
+"""Operations whose indices may be on the CPU."""
 
 
 class SecondDeviceTensor(Tensor):
@@ -27,7 +27,7 @@ class SecondDeviceTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "SecondDeviceTensor":
-        made = Tensor._make_wrapper_subclass(
+        wrapper = Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -36,8 +36,8 @@ class SecondDeviceTensor(Tensor):
             device=DEVICE,
             requires_grad=inner.requires_grad,
         )
-        made.inner = inner
-        return made
+        wrapper.inner = inner
+        return wrapper
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,19 +51,19 @@ class SecondDeviceTensor(Tensor):
 
 
 class _FromLists(TorchFunctionMode):
-    """torch.tensor and lists as indices make tensors below what a dispatch mode sees."""
+    """Moves tensors made from lists, which a dispatch mode does not see, and converts lists used as indices."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(kwargs or {})
+        kwargs = dict(kwargs or {})
         if func in (Tensor.__getitem__, Tensor.__setitem__):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             index = tuple(torch.tensor(x) if isinstance(x, list) else x for x in index)
             return func(args[0], index, *args[2:])
         if func not in (torch.tensor, torch.as_tensor):
-            return func(*args, **given)
-        device = given.pop("device", None)
-        made = func(*args, **given)
-        return made if device is None else made.to(device)
+            return func(*args, **kwargs)
+        device = kwargs.pop("device", None)
+        tensor = func(*args, **kwargs)
+        return tensor if device is None else tensor.to(device)
 
 
 class _Operations(TorchDispatchMode):
@@ -73,7 +73,7 @@ class _Operations(TorchDispatchMode):
 
 @contextmanager
 def second_device() -> Iterator[torch.device]:
-    """Meanwhile device "meta" is the second device; modules can be moved there."""
+    """Let device "meta" be the second device, to which modules can be moved."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -90,38 +90,35 @@ def _on_cpu(x: Any) -> Any:
 
 
 def _leaves(values: Any) -> list[Any]:
-    """What an operation takes, alone or in lists; torch's own function is ten times slower."""
-    found = []
+    """Return arguments, alone or in lists; ten times faster than torch's own function."""
+    leaves = []
     for value in values:
-        found += _leaves(value) if isinstance(value, list | tuple) else [value]
-    return found
+        leaves += _leaves(value) if isinstance(value, list | tuple) else [value]
+    return leaves
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(change, one) for one in value)
+        return type(value)(_mapped(change, item) for item in value)
     return change(value)
 
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
-    """An operation, on the CPU, for tensors of one device."""
+    """Run an operation on the CPU; raise RuntimeError if it mixes tensors of both devices."""
     leaves = _leaves((*args, *kwargs.values()))
     tensors = [x for x in leaves if isinstance(x, Tensor)]
-    there = [isinstance(x, SecondDeviceTensor) for x in tensors]
+    on_second = [isinstance(x, SecondDeviceTensor) for x in tensors]
     devices = [x for x in leaves if isinstance(x, torch.device)]
-    on_second = devices[0] == DEVICE if devices else any(there)
     assert all(x.device != DEVICE or isinstance(x, SecondDeviceTensor) for x in tensors), func
     packet = func.overloadpacket
-    mixable = packet in COPIES or (packet in INDEXING and there[0])
-    if not mixable and any(there) and any(x.dim() and not isinstance(x, SecondDeviceTensor) for x in tensors):
+    mixable = packet in COPIES or (packet in INDEXING and on_second[0])
+    if not mixable and any(on_second) and any(x.dim() and not isinstance(x, SecondDeviceTensor) for x in tensors):
         raise RuntimeError(f"{func}: tensors on two devices")
-    if func is torch.ops.aten.copy_.default:
-        on_second = there[0]
-    inner = {name: _mapped(_on_cpu, value) for name, value in kwargs.items()}
-    found = func(*_mapped(_on_cpu, args), **inner)
-    if not on_second:
-        return found
-    with torch.inference_mode(False):  # else a view of a weight could not be counted
-        found = _mapped(lambda x: SecondDeviceTensor(x) if isinstance(x, Tensor) else x, found)
-    moved = func.overloadpacket in COPIES and func is not torch.ops.aten.copy_.default
-    return found if moved else return_and_correct_aliasing(func, args, kwargs, found)
+    in_place_copy = func is torch.ops.aten.copy_.default
+    result = func(*_mapped(_on_cpu, args), **{name: _mapped(_on_cpu, value) for name, value in kwargs.items()})
+    if not (on_second[0] if in_place_copy else devices[0] == DEVICE if devices else any(on_second)):
+        return result
+    with torch.inference_mode(False):  # otherwise PyTorch keeps no version counter of views of weights
+        result = _mapped(lambda x: SecondDeviceTensor(x) if isinstance(x, Tensor) else x, result)
+    moved = packet in COPIES and not in_place_copy
+    return result if moved else return_and_correct_aliasing(func, args, kwargs, result)

@@ -1,4 +1,4 @@
-"""Models that sentencepiece trains with settings of its own, as others publish them."""
+"""Models trained by sentencepiece itself, as other projects publish them."""
 
 import io
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ import sentencepiece
 
 
 def train(lines: Iterable[str], size: int, **settings: object) -> bytes:
-    """A model of these lines, with attnkit's ids unless `settings` say otherwise."""
+    """Train a model on lines, with attnkit's special ids unless `settings` change them."""
     model = io.BytesIO()
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     quiet = {"minloglevel": 2, "hard_vocab_limit": False, "num_threads": 1}

@@ -1,4 +1,4 @@
-"""Captures of invented maps, for the views of them."""
+"""Captures of random maps, for tests of their display."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
 
-SPACE = "\u2581"
 SOURCE = "_A _man _clean ing _a _window . </s>"
 TARGET = "<s> _Ein _Mann _putz t _ein _Fenster ."
 
 
 def tokens(pieces: str) -> tuple[Token, ...]:
-    """Pieces between spaces, `_` for the mark of a new word, `<...>` for special ones."""
+    """Split pieces at spaces: `_` marks a new word, `<...>` is a special token."""
     found: list[Token] = []
     word = -1
     for number, piece in enumerate(pieces.split()):
@@ -22,7 +21,7 @@ def tokens(pieces: str) -> tuple[Token, ...]:
             found.append(Token(piece, number, None, True))
             continue
         word += piece.startswith("_") or word < 0
-        found.append(Token(piece.replace("_", SPACE), number, word))
+        found.append(Token(piece.replace("_", "\u2581"), number, word))
     return tuple(found)
 
 
@@ -42,34 +41,24 @@ def random_maps(
     seed: int = 1,
     layer: MapLayer | None = None,
 ) -> AttentionMaps:
-    """Softmax of random scores; decoders see no later token."""
-    random = np.random.default_rng(seed)
-    scores = sharpness * random.standard_normal((layers, heads, len(queries), len(keys)))
+    """Return the softmax of random scores; decoder maps are causal."""
+    scores = sharpness * np.random.default_rng(seed).standard_normal((layers, heads, len(queries), len(keys)))
     if kind == "decoder":
         scores = np.where(np.tri(len(queries), len(keys), dtype=bool), scores, -np.inf)
-    one = layer or MapLayer(0, "scaled-dot")
-    return AttentionMaps(
-        kind,
-        softmax(scores),
-        tuple(one._replace(number=number) for number in range(layers)),
-        tuple(range(heads)),
-        tuple(queries),
-        tuple(keys),
-    )
+    plain = layer or MapLayer(0, "scaled-dot")
+    numbered = tuple(plain._replace(number=number) for number in range(layers))
+    return AttentionMaps(kind, softmax(scores), numbered, tuple(range(heads)), tuple(queries), tuple(keys))
 
 
 def translation(model: str = "toy/vanilla/seed-1", *, seed: int = 1, **options: object) -> Capture:
-    """A capture of all three kinds."""
+    """Return a capture with maps of all three kinds."""
     source, target = tokens(SOURCE), tokens(TARGET)
-    pairs = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+    axes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
     return Capture(
         source="A man cleaning a window.",
         output="Ein Mann putzt ein Fenster.",
         how="beam 5",
         model=model,
-        maps={
-            kind: random_maps(kind, *axes, seed=seed + place, **options)  # type: ignore[arg-type]
-            for place, (kind, axes) in enumerate(pairs.items())
-        },
+        maps={kind: random_maps(kind, *axes[kind], seed=seed + n, **options) for n, kind in enumerate(axes)},
         facts={"weights": "3f" * 32, "recipe": "a1" * 32},
     )

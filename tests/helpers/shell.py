@@ -1,4 +1,4 @@
-"""The real command line in a process of its own."""
+"""The command line in a new process."""
 
 import os
 import subprocess
@@ -8,33 +8,23 @@ from pathlib import Path
 
 import attnkit
 
-OF_THE_SCREEN = (
-    "NO_COLOR",
-    "FORCE_COLOR",
-    "TTY_COMPATIBLE",
-    "TTY_INTERACTIVE",
-    "TERM",
-    "COLUMNS",
-    "LINES",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LANG",
-    "PYTHONIOENCODING",
-    "PYTHONUTF8",
-)
+SCREEN_VARIABLES = {
+    *("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM", "COLUMNS", "LINES"),
+    *("LC_ALL", "LC_CTYPE", "LANG", "PYTHONIOENCODING", "PYTHONUTF8"),
+}
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This environment without what the screen depends on, and with the attnkit under test."""
-    kept = {key: value for key, value in os.environ.items() if key not in OF_THE_SCREEN}
+    """Return environment variables without settings of the screen, in which this attnkit is imported."""
+    kept = {key: value for key, value in os.environ.items() if key not in SCREEN_VARIABLES}
     source = str(Path(attnkit.__file__).parents[1])
     return kept | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "TERM": "xterm"} | changes
 
 
 def attnkit_in(folder: Path) -> Command:
-    """A function that runs `attnkit WORDS` in a folder; its other keywords are the environment."""
+    """Return a function that runs `attnkit WORDS` in a folder; further keywords are environment variables."""
 
     def run(
         *words: str, stdin: str = "", stdout: int = subprocess.PIPE, **variables: str

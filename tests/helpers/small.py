@@ -1,4 +1,4 @@
-"""A training small enough to repeat often: forty pairs of sentences and a tiny model."""
+"""A training small enough for many tests: forty pairs of sentences and a tiny model."""
 
 import hashlib
 import random
@@ -22,62 +22,50 @@ WORDS = ["red", "blue", "dog", "cat", "two", "ten", "sees", "runs", "old", "new"
 
 
 def write_corpus(folder: Path, rows: int = 40) -> DataConfig:
-    """Aligned files: the target is the source backwards."""
+    """Write aligned files; each target is its source with the words in reverse order."""
     draw = random.Random(1)
     sources = [" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(rows)]
+    sides = {"source": sources, "target": [" ".join(source.split()[::-1]) for source in sources]}
     paths = {}
     for split in ("train", "valid", "test"):
-        pairs = []
-        for side in ("source", "target"):
-            path = folder / f"{split}.{side}"
-            lines = [s if side == "source" else " ".join(s.split()[::-1]) for s in sources]
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            pairs.append(str(path))
-        paths[split] = tuple(pairs)
+        paths[split] = tuple(str(folder / f"{split}.{side}") for side in sides)
+        for path, lines in zip(paths[split], sides.values(), strict=True):
+            Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return DataConfig(**paths, max_length=32)
 
 
 def small_recipe(data: DataConfig, **train: Any) -> Recipe:
-    """A recipe with dropout, several validations and several batches an epoch."""
-    settings = {
-        "steps": 12,
-        "batch_tokens": 56,
-        "lr": 5e-3,
-        "warmup": 4,
-        "valid_every": 5,
-        "log_every": 3,
-        "precision": "fp32",
-    }
+    """Return a recipe with dropout, several validations and several batches per epoch."""
+    sizes = {"steps": 12, "batch_tokens": 56, "warmup": 4, "valid_every": 5, "log_every": 3}
     return Recipe(
         task="translation",
         data=data,
         tokenizer=TokenizerConfig(type="word", size=40),
         model=ModelConfig(width=16, heads=2, ff=32, layers=Layers(encoder=1, decoder=1), dropout=0.2),
-        train=TrainConfig(**settings | train),
+        train=TrainConfig(**sizes | {"lr": 5e-3, "precision": "fp32"} | train),
         search=SearchConfig(max_length=12),
     )
 
 
 @dataclass
 class StopAt(StopSignals):
-    """Asks to stop after some updates, once each."""
+    """Requests a stop after the given numbers of updates, once each."""
 
     steps: list[int] = field(default_factory=list)
     step: int = 0
 
     @property
     def requested(self) -> str | None:
-        """A signal's name after the chosen updates."""
+        """Return the name of a signal after the given updates."""
         self.step += 1
         return "SIGTERM" if self.step in self.steps else None
 
 
 def job(folder: Path, recipe: Recipe, stop: StopAt | None = None, **more: Any) -> TrainingJob:
-    """A job in folder/run, created or opened."""
+    """Return a job in folder/run, which is created if it does not exist."""
     prepared = prepare(recipe, cache=folder / "cache")
     path = folder / "run"
-    run = Run(path)
-    if not run.exists:
+    if not Run(path).exists:
         Run.create(path, recipe, name="small", variant="base", seed=1)
         Run.open(path).write_tokenizer(prepared.tokenizer)
     values: dict[str, Any] = {
@@ -93,18 +81,20 @@ def job(folder: Path, recipe: Recipe, stop: StopAt | None = None, **more: Any) -
 
 
 def run_training(
-    made: TrainingJob, train: Callable[[TrainingJob], object] = fit, watch: Callable[[Event], object] = lambda _: None
+    training: TrainingJob,
+    train: Callable[[TrainingJob], object] = fit,
+    watch: Callable[[Event], object] = lambda _: None,
 ) -> list[Event]:
-    """All events of a training; see `happened`."""
+    """Return all events of a training; see `record_events`."""
 
     def run(emit: Emit) -> None:
-        train(replace(made, emit=emit))
+        train(replace(training, emit=emit))
 
     return record_events(run, watch=watch)
 
 
 def digests(folder: Path) -> Iterator[str]:
-    """SHA-256 of the weights, of the last checkpoint's tensors, and of the log."""
+    """Yield SHA-256 of the weights, of the last checkpoint's tensors, and of the log."""
     run = Run.open(folder / "run")
     steps = [path for path in run.checkpoints.glob("step-*") if path.name[5:].isdecimal()]
     last = max(steps, key=lambda path: int(path.name[5:]))
@@ -114,7 +104,7 @@ def digests(folder: Path) -> Iterator[str]:
 
 
 def write_backwards(folder: Path, rows: int) -> None:
-    """Rows a.src and a.tgt of words that are counted up and back, and ten more, b.src and b.tgt."""
+    """Write a.src and a.tgt, whose targets are reversed sources, and b.src and b.tgt with ten such rows."""
     words = [f"w{i:02}" for i in range(50)]
     for name, count in (("a", rows), ("b", 10)):
         lines = [[words[(7 * i + j) % 50] for j in range(3 + i % 5)] for i in range(count)]

@@ -1,4 +1,4 @@
-"""Small models as readers of contexts, and what they say without merging."""
+"""Small models as readers of contexts, and their logits without merging."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -17,22 +17,19 @@ from helpers.trained import tokenizer
 SIZE = len(tokenizer().target)
 
 
-VARIANTS = {
-    **{
-        position: {"positions": position}
-        for position in ("sinusoidal", "learned", "rope", "alibi", "relative", "none")
-    },
-    **{
-        word: {"attention": {role: {"name": word} for role in ("encoder", "decoder", "cross")}}
-        for word in mechanisms.names()
-        if mechanisms.facts(word).causal and mechanisms.facts(word).cross and not mechanisms.facts(word).composite
-    },
-    **{
-        word: {"attention": {"decoder": {"name": word}}}
-        for word in mechanisms.names()
-        if mechanisms.facts(word).causal and not mechanisms.facts(word).cross
-    },
-}
+def _variants() -> dict[str, dict[str, object]]:
+    """Return model options: each kind of positions, and each causal mechanism in all roles that it supports."""
+    positions = ("sinusoidal", "learned", "rope", "alibi", "relative", "none")
+    variants: dict[str, dict[str, object]] = {name: {"positions": name} for name in positions}
+    for word in mechanisms.names():
+        facts = mechanisms.facts(word)
+        if facts.causal and not (facts.cross and facts.composite):
+            roles = ("encoder", "decoder", "cross") if facts.cross else ("decoder",)
+            variants[word] = {"attention": {role: {"name": word} for role in roles}}
+    return variants
+
+
+VARIANTS = _variants()
 
 
 @cache
@@ -51,10 +48,9 @@ def reader(shape: str = "decoder", variant: str = "rope") -> ContextReader:
 
 
 def unmerged_logits(chosen: ContextReader, row: PromptRow, output: Sequence[int]) -> Tensor:
-    """Logits [V] after a row and some output, from one pass over that row by itself."""
+    """Return the logits [V] after a row and some output, from one pass over that row alone."""
     inner = chosen.model  # type: ignore[attr-defined]
     with torch.no_grad():
         if inner.shape == "decoder":
-            whole = torch.tensor([[*row.head, *row.tail, *output]])
-            return inner(None, whole)[0, -1]
+            return inner(None, torch.tensor([[*row.head, *row.tail, *output]]))[0, -1]
         return inner(torch.tensor([row.head]), torch.tensor([[*row.tail, *output]]))[0, -1]

@@ -16,17 +16,15 @@ CONTEXTS = (
     context("berlin.txt", "Berlin lies on the Spree."),
     context("paris.txt", "Paris is the capital of France, and it lies on the Seine."),
 )
-
-
 ANSWER = (("Paris", 2, 0.2), (" lies", 2, 0.8), (" on", 0, 0.1), (" the", 0, 0.0), (" Seine", 2, 0.4))
+"""Tokens with the context chosen and its entropy."""
 
 
 def make_trace(pool: str = "entropy") -> Trace:
     tokens = []
     for text, chosen, entropy in ANSWER:
-        entropies = tuple(entropy if at == chosen else 0.6 + at / 2 for at in range(3))
-        speaker = chosen if pool == "entropy" else None
-        tokens.append(TracedToken(text, speaker, entropies))
+        entropies = tuple(entropy if number == chosen else 0.6 + number / 2 for number in range(3))
+        tokens.append(TracedToken(text, chosen if pool == "entropy" else None, entropies))
     end = TracedToken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
     rule = Rule(pool)  # type: ignore[arg-type]
     source = Source(2, (0.4, 0.0, 0.6))

@@ -1,4 +1,4 @@
-"""Finished runs of tiny untrained models, for tests of what comes after training."""
+"""Finished runs of tiny untrained models, for tests that need a run but no training."""
 
 import json
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ import torch
 from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
+from attnkit.models import Model
 from attnkit.recipe import Recipe
-from attnkit.recipe.schema import DataConfig, Layers, ModelConfig, SearchConfig, TrainConfig
-from attnkit.recipe.schema import TokenizerConfig as TokenizerSpec
+from attnkit.recipe.schema import DataConfig, Layers, ModelConfig, SearchConfig, TokenizerConfig, TrainConfig
 from attnkit.runs import Run, run_path
 
 ROWS = [
@@ -28,7 +28,7 @@ LENGTH = 24
 
 
 def recipe(data: DataConfig, task: str = "translation", **sections: Any) -> Recipe:
-    """A recipe of a tiny model."""
+    """Return a recipe of a tiny model."""
     causal = task == "language-modeling"
     shape = "decoder" if causal else "encoder-decoder"
     return Recipe(
@@ -43,8 +43,16 @@ def recipe(data: DataConfig, task: str = "translation", **sections: Any) -> Reci
 
 @cache
 def tokenizer() -> Tokenizer:
-    """Pieces of the rows."""
-    return Tokenizer.train(TokenizerSpec(size=60), ROWS)
+    """Return a tokenizer trained on ROWS."""
+    return Tokenizer.train(TokenizerConfig(size=60), ROWS)
+
+
+def build_model(recipe: Recipe, tokenizer: Tokenizer, variant: str, seed: int) -> Model:
+    """Return a model; variant and seed determine its random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed + sum(map(ord, variant)))
+        sizes = (len(tokenizer.source), len(tokenizer.target))
+        return models.build(recipe.model, sizes, recipe.data.max_length)
 
 
 def make_run(
@@ -55,18 +63,14 @@ def make_run(
     model_options: Mapping[str, Any] = {},  # noqa: B006
     **manifest: Any,
 ) -> Run:
-    """A finished run below folder/runs/toy; variant and seed choose its weights."""
+    """Create a finished run below folder/runs/toy; variant and seed determine its weights."""
     lines = "".join(json.dumps(row._asdict()) + "\n" for row in ROWS)
     (folder / "test.jsonl").write_text(lines, encoding="utf-8")
     (folder / "test.txt").write_text(PARAGRAPHS, encoding="utf-8")
     name = "test.txt" if task == "language-modeling" else "test.jsonl"
     chosen = recipe(DataConfig(test=str(folder / name)), task)
-    changed = chosen.model.model_copy(update=dict(model_options))
-    chosen = chosen.model_copy(update={"model": changed})
-    sizes = (len(tokenizer().source), len(tokenizer().target))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed + sum(map(ord, variant)))
-        model = models.build(chosen.model, sizes, LENGTH)
+    chosen = chosen.model_copy(update={"model": chosen.model.model_copy(update=dict(model_options))})
+    model = build_model(chosen, tokenizer(), variant, seed)
     manifest["parameters"] = sum(weight.numel() for weight in model.parameters())
     path = run_path(folder / "runs", "toy", variant, seed)
     run = Run.create(path, chosen, name="toy", variant=variant, seed=seed, **manifest)

@@ -11,10 +11,7 @@ HEADER = "  1 WordNet 3.0 Copyright of the test\n"
 
 @contextmanager
 def only_wordnet(folder: Path, *words: str) -> Iterator[None]:
-    """Let nltk find a WordNet in which these words are synonyms, and no other; none without words.
-
-    What nltk has loaded before is forgotten for the time.
-    """
+    """Let nltk find only a WordNet in which these words are synonyms; without words, let it find none."""
     write_wordnet(folder, words)
     import nltk
     from nltk.corpus.reader.wordnet import WordNetCorpusReader
@@ -31,7 +28,7 @@ def only_wordnet(folder: Path, *words: str) -> Iterator[None]:
 
 
 def write_wordnet(folder: Path, words: Sequence[str]) -> None:
-    """The files, where nltk looks for them below its folder of data."""
+    """Write the files where nltk finds them below its folder of data."""
     if not words:
         return
     corpus = folder / "corpora" / "wordnet"
@@ -42,9 +39,9 @@ def write_wordnet(folder: Path, words: Sequence[str]) -> None:
         for file in (f"{name}.exc", f"index.{name}"):
             (corpus / file).write_text("")
         (corpus / f"data.{name}").write_text(HEADER)
-    at = len(HEADER)
+    offset = len(HEADER)
     lemmas = " ".join(f"{word} 0" for word in words)
-    synset = f"{at:08d} 00 n {len(words):02x} {lemmas} 000 | of the test  \n"
+    synset = f"{offset:08d} 00 n {len(words):02x} {lemmas} 000 | of the test  \n"
     (corpus / "data.noun").write_text(HEADER + synset)
-    index = "".join(f"{word} n 1 0 1 0 {at:08d}  \n" for word in sorted(words))
+    index = "".join(f"{word} n 1 0 1 0 {offset:08d}  \n" for word in sorted(words))
     (corpus / "index.noun").write_text(index)

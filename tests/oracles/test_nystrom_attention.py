@@ -1,4 +1,4 @@
-"""Against nystrom-attention and the Nystromformer of transformers."""
+"""Comparison with nystrom-attention and the Nystromformer of transformers."""
 
 from typing import Any
 
@@ -7,37 +7,28 @@ import torch
 from helpers.peers import WIDTH, no_padding, our_layer, peer, share, tokens
 from torch import Tensor, nn
 
-from attnkit.attention import Mask
 from attnkit.layers import MultiHead
 
 LANDMARKS = 4
 
 
-def whole(rows: int, length: int) -> Mask:
-    """No padding."""
-    return Mask.of(no_padding(rows, length), length, causal=False)
-
-
-def lucid(layer: MultiHead, **options: Any) -> Any:
-    """The layer of nystrom-attention with our weights."""
+def nystrom_attention(layer: MultiHead, **options: Any) -> Any:
+    """Return the layer of nystrom-attention with our weights."""
     heads = layer.heads
-    made = peer("nystrom_attention").NystromAttention(
+    theirs = peer("nystrom_attention").NystromAttention(
         WIDTH, dim_head=WIDTH // heads, heads=heads, num_landmarks=LANDMARKS, **options
     )
-    made = made.double().eval()
-    share(layer, o=made.to_out[0])
-    assert layer.q is not None
-    assert layer.k is not None
-    assert layer.v is not None
+    theirs = theirs.double().eval()
+    share(layer, o=theirs.to_out[0])
     with torch.no_grad():
-        made.to_qkv.weight.copy_(torch.cat([x.weight for x in (layer.q, layer.k, layer.v)]))
-        if made.residual:
-            made.res_conv.weight.copy_(layer.mechanism.filter)
-    return made
+        theirs.to_qkv.weight.copy_(torch.cat([x.weight for x in (layer.q, layer.k, layer.v)]))
+        if theirs.residual:
+            theirs.res_conv.weight.copy_(layer.mechanism.filter)
+    return theirs
 
 
-class Hugging(nn.Module):
-    """The self-attention of transformers with our weights; it has no output projection."""
+class Nystromformer(nn.Module):
+    """The self-attention of transformers with our weights, and our output projection, which it lacks."""
 
     def __init__(self, layer: MultiHead, length: int, conv: int | None = None) -> None:
         super().__init__()
@@ -52,41 +43,36 @@ class Hugging(nn.Module):
         )
         self.inner = module.NystromformerSelfAttention(config).double().eval()
         share(layer, q=self.inner.query, k=self.inner.key, v=self.inner.value)
-        with torch.no_grad():  # zeros, since its type does not let it be without
+        with torch.no_grad():  # zeros, since its code requires a convolution
             self.inner.conv.weight.copy_(layer.mechanism.filter if conv else torch.zeros(()))
         self.o = layer.o
 
-    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
-        hidden = None
-        if visible is not None:
-            hidden = torch.zeros(visible.shape, dtype=x.dtype).masked_fill(~visible, -1e9)
-            hidden = hidden[:, None, None, :]
-        y: Tensor = self.o(self.inner(x, hidden)[0])
-        return y
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(self.inner(x, None)[0])
 
 
 @pytest.mark.parametrize("conv", [None, 5])
 def test_one_matrix_is_equal_to_both(conv: int | None) -> None:
-    """One head and one sentence, since their start is shared by all matrices of a batch."""
+    """One head and one sentence: theirs start the inverse of all matrices of a batch from one number."""
     layer, x = our_layer("nystrom", heads=1, landmarks=LANDMARKS, conv=conv), tokens(1, 20)
-    y = layer(x, whole(1, 20)).y
+    y = layer(x, no_padding(1, 20)).y
     options = {"residual": conv is not None, "residual_conv_kernel": conv or 33}
-    torch.testing.assert_close(lucid(layer, **options)(x), y)
-    torch.testing.assert_close(Hugging(layer, 20, conv)(x), y)
+    torch.testing.assert_close(nystrom_attention(layer, **options)(x), y)
+    torch.testing.assert_close(Nystromformer(layer, 20, conv)(x), y)
 
 
-def test_the_map_is_equal() -> None:
+def test_map_is_equal() -> None:
     layer, x = our_layer("nystrom", heads=1, landmarks=LANDMARKS), tokens(1, 20)
-    _, maps = lucid(layer, residual=False)(x, return_attn=True)
-    torch.testing.assert_close(layer.weights(x, whole(1, 20)), maps)
+    _, maps = nystrom_attention(layer, residual=False)(x, return_attn=True)
+    torch.testing.assert_close(layer.weights(x, no_padding(1, 20)), maps)
 
 
-def test_as_many_landmarks_as_tokens_are_exact_softmax() -> None:
+def test_as_many_landmarks_as_tokens_give_exact_softmax() -> None:
     layer, x = our_layer("nystrom", landmarks=LANDMARKS), tokens(2, LANDMARKS)
     exact = our_layer("scaled-dot")
     exact.load_state_dict(layer.state_dict())
-    y = exact(x, whole(2, LANDMARKS)).y
-    torch.testing.assert_close(layer(x, whole(2, LANDMARKS)).y, y)
-    torch.testing.assert_close(Hugging(layer, LANDMARKS)(x), y)
-    # six steps do not always reach the inverse; nystrom-attention knows no exact case
-    assert (lucid(layer, residual=False)(x) - y).abs().max() > 1e-3
+    y = exact(x, no_padding(2, LANDMARKS)).y
+    torch.testing.assert_close(layer(x, no_padding(2, LANDMARKS)).y, y)
+    torch.testing.assert_close(Nystromformer(layer, LANDMARKS)(x), y)
+    # nystrom-attention has no exact case, and its six steps do not always reach the inverse
+    assert (nystrom_attention(layer, residual=False)(x) - y).abs().max() > 1e-3

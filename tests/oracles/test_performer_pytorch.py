@@ -1,56 +1,34 @@
-"""Against performer-pytorch."""
-
-from typing import Any
+"""Comparison with performer-pytorch."""
 
 import pytest
 import torch
 from helpers.peers import HEADS, WIDTH, no_padding, our_layer, peer, project_heads, share, tokens
 
-from attnkit.attention import Mask
-from attnkit.layers import MultiHead
-
 FEATURES = 40
 EPSILON = 1e-4
-"""What performer-pytorch adds to each feature, and we do not."""
+"""Number that performer-pytorch adds to each feature, and attnkit does not."""
 
 
-def theirs(layer: MultiHead, causal: bool = False) -> Any:
-    """Their attention inside a layer, with our projections and random directions."""
-    made = peer("performer_pytorch").SelfAttention(
-        WIDTH, heads=HEADS, dim_head=WIDTH // HEADS, nb_features=FEATURES, causal=causal
-    )
-    made = made.double().eval()
-    share(layer, q=made.to_q, k=made.to_k, v=made.to_v, o=made.to_out)
-    made.fast_attention.projection_matrix.copy_(layer.mechanism.projection)
-    return made
-
-
-def test_answers_are_equal_but_for_their_epsilon_where_vectors_are_short() -> None:
+def test_outputs_of_short_vectors_are_equal_up_to_epsilon() -> None:
     layer, x = our_layer("performer", features=FEATURES), tokens(2, 33) * 0.2
-    y = layer(x, Mask.of(no_padding(2, 33), 33, causal=False)).y
-    error = (theirs(layer)(x) - y).abs().max() / y.abs().max()
+    options = {"heads": HEADS, "dim_head": WIDTH // HEADS, "nb_features": FEATURES}
+    theirs = peer("performer_pytorch").SelfAttention(WIDTH, **options).double().eval()
+    share(layer, q=theirs.to_q, k=theirs.to_k, v=theirs.to_v, o=theirs.to_out)
+    theirs.fast_attention.projection_matrix.copy_(layer.mechanism.projection)
+    y = layer(x, no_padding(2, 33)).y
+    error = (theirs(x) - y).abs().max() / y.abs().max()
     assert 0 < error < 10 * EPSILON
 
 
-def test_features_without_an_epsilon_give_equal_answers() -> None:
+@pytest.mark.parametrize(("kernel", "features"), [("softmax", FEATURES), ("relu", None), ("relu", FEATURES)], ids=str)
+def test_features_give_equal_outputs(kernel: str, features: int | None) -> None:
     module = peer("performer_pytorch.performer_pytorch")
-    layer, x = our_layer("performer", features=FEATURES), tokens(2, 33)
-    q, k, v = (project_heads(x, linear) for linear in (layer.q, layer.k, layer.v))
-    directions = layer.mechanism.projection
-    phi_q, phi_k = (
-        module.softmax_kernel(t, projection_matrix=directions, is_query=query, eps=0)
-        for t, query in ((q, True), (k, False))
-    )
-    y = layer.mechanism(q, k, v, Mask.of(no_padding(2, 33), 33, causal=False)).y
+    layer = our_layer("performer", kernel=kernel, features=features)
+    q, k, v = project_heads(layer, tokens(2, 33))
+    options = {"projection_matrix": layer.mechanism.projection}
+    if kernel == "relu":
+        phi_q, phi_k = (module.generalized_kernel(x, **options) for x in (q, k))
+    else:
+        phi_q, phi_k = (module.softmax_kernel(x, is_query=x is q, eps=0, **options) for x in (q, k))
+    y = layer.mechanism(q, k, v, no_padding(2, 33)).y
     torch.testing.assert_close(y, module.linear_attention(phi_q, phi_k, v))
-
-
-@pytest.mark.parametrize("features", [None, FEATURES])
-def test_the_relu_kernel_is_equal(features: int | None) -> None:
-    module = peer("performer_pytorch.performer_pytorch")
-    layer, x = our_layer("performer", kernel="relu", features=features), tokens(2, 33)
-    q, k, v = (project_heads(x, linear) for linear in (layer.q, layer.k, layer.v))
-    directions = layer.mechanism.projection
-    phi = (module.generalized_kernel(t, projection_matrix=directions) for t in (q, k))
-    y = layer.mechanism(q, k, v, Mask.of(no_padding(2, 33), 33, causal=False)).y
-    torch.testing.assert_close(y, module.linear_attention(*phi, v))

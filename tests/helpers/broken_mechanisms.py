@@ -1,8 +1,4 @@
-"""Mechanisms that are wrong in one way each, as mistakes are really made.
-
-`BREAKS` says which contracts must catch each of them, and in which role; where one mistake breaks
-two promises by its nature, both are named.
-"""
+"""Mechanisms with one mistake each, of a kind that really happens, and the contracts that detect them."""
 
 from typing import Any, ClassVar
 
@@ -16,17 +12,15 @@ from attnkit.mechanisms.parallax import Parallax
 from attnkit.mechanisms.path import Path
 
 
-class Right(Scored):
-    """softmax(q k^T / sqrt(D)) v: breaks nothing."""
+class Correct(Scored):
+    """softmax(q k^T / sqrt(D)) v: keeps all contracts."""
 
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        assert q is not None
-        assert k is not None
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
 
 
 class NoShift(Kernel):
-    """Exponentials of scores without their maximum taken off: float32 overflows."""
+    """Takes exponentials without subtracting the maximum: float32 overflows."""
 
     def phi_q(self, q: Tensor) -> Tensor:
         return q.exp()
@@ -35,31 +29,30 @@ class NoShift(Kernel):
         return k.masked_fill(~valid[:, None, :, None], 0).exp()
 
 
-class DeadWeight(Right):
-    """A parameter that no answer depends on."""
+class UnusedParameter(Correct):
+    """Has a parameter that no output depends on."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self.unused = nn.Parameter(torch.zeros(3))
 
 
-class Swallowed(Right):
-    """A large number on all scores: it cancels in float64, and swallows them in float32."""
+class RoundedOff(Correct):
+    """Adds a large number to all scores, which cancels in float64 but rounds them off in float32."""
 
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return super().scores(q, k, mask) - 1e5
 
 
-class Detached(Right):
-    """Half of the gradient of the queries is lost."""
+class HalfDetached(Correct):
+    """Loses half of the gradient of the queries."""
 
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        assert q is not None
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return super().scores((q + q.detach()) / 2, k, mask)
 
 
-class Curved(Right):
-    """Not linear in the values, though the identity does not show it."""
+class NonlinearValues(Correct):
+    """Is not linear in the values, except in zeros and ones."""
 
     def forward(self, q: Any, k: Any, v: Any, *rest: Any, **more: Any) -> Out:
         if v is not None:
@@ -67,16 +60,16 @@ class Curved(Right):
         return super().forward(q, k, v, *rest, **more)
 
 
-class Overweight(Right):
-    """Rows that sum to 1.01, undeclared."""
+class LargeRowSums(Correct):
+    """Has weights that sum to 1.01, without declaring it."""
 
     def forward(self, *given: Any, **more: Any) -> Out:
         out = super().forward(*given, **more)
         return out._replace(y=out.y * 1.01)
 
 
-class FarSighted(Right):
-    """Sees the next token, in long sequences only."""
+class SeesNextToken(Correct):
+    """Attends to the next token, in long sequences only."""
 
     def allowed(self, mask: Mask) -> Tensor | None:
         if mask.causal and mask.q_pos.shape[1] > 256:
@@ -84,8 +77,8 @@ class FarSighted(Right):
         return super().allowed(mask)
 
 
-class Hindsight(Right):
-    """The future changes no value, but gets a gradient."""
+class FutureGradient(Correct):
+    """Gives future values a gradient, though outputs do not depend on them."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, *rest: Any, **more: Any) -> Out:
         out = super().forward(q, k, v, mask, *rest, **more)
@@ -93,8 +86,8 @@ class Hindsight(Right):
         return out._replace(y=out.y + 1e-3 * (total - total.detach()))
 
 
-class ValuesOnly(Right):
-    """Pads keep their share of the softmax; only their values are zeroed."""
+class PaddingInSoftmax(Correct):
+    """Sets values of padding to zero, but includes its scores in the softmax."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, *rest: Any, **more: Any) -> Out:
         new = mask.valid[:, None, -v.shape[2] :, None]
@@ -102,23 +95,22 @@ class ValuesOnly(Right):
         return super().forward(q, k, v, mask._replace(valid=mask.valid | True), *rest, **more)
 
 
-class Coupled(Right):
-    """One normaliser for the whole batch, as in some iterative inverses."""
+class BatchDependent(Correct):
+    """Scales scores by the number of rows, as some iterative inverses share a factor in a batch."""
 
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        assert q is not None
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return super().scores(q, k, mask) * (1 + 0.01 * q.shape[0])
 
 
-class Trusting(Right):
-    """Takes rows padded on the right for rows without pads."""
+class NoRightPadding(Correct):
+    """Treats rows padded on the right as rows without padding."""
 
     def allowed(self, mask: Mask) -> Tensor | None:
         return None if mask.layout == "right" else super().allowed(mask)
 
 
-class Forgetful(Right):
-    """Steps do not see the oldest key of the state."""
+class DroppedKey(Correct):
+    """Masks one of the oldest keys in steps."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, state: State = None, *rest: Any) -> Out:
         if state is not None:
@@ -128,8 +120,8 @@ class Forgetful(Right):
         return super().forward(q, k, v, mask, state, *rest)
 
 
-class Overwriting(Right):
-    """Steps write behind the keys of the state, as if no other step could."""
+class SharedState(Correct):
+    """Appends keys to the state in place, which changes other branches of the same state."""
 
     def _extend_cache(self, k: Any, v: Any, state: State, total: int) -> Any:
         if state is None:
@@ -141,8 +133,8 @@ class Overwriting(Right):
         return room[0][:, :, :total], room[1][:, :, :total], tuple(room)
 
 
-class Rounded(Right):
-    """The state of cross attention is kept in float32, whatever it is made of."""
+class Float32State(Correct):
+    """Keeps the state of cross attention in float32, whatever the type of keys."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, state: State = None, *rest: Any) -> Out:
         if k is None:
@@ -150,18 +142,17 @@ class Rounded(Right):
         return super().forward(q, k, v, mask, state, *rest)
 
 
-class Numbering(Right):
-    """Scores of long calls depend on the place of the query in the call, so folded beams differ."""
+class QueryPosition(Correct):
+    """Scales scores by the position of the query in a long call, so that folded beams differ."""
 
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        assert q is not None
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         last = 1.1 if q.shape[2] > 6 else 1
         order = torch.linspace(1, last, q.shape[2], dtype=q.dtype, device=q.device)
         return super().scores(q, k, mask) * order[:, None]
 
 
-class Square(Right):
-    """Answers only a few more queries than there are keys."""
+class FewQueries(Correct):
+    """Returns zeros for queries beyond a few more than the number of keys."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, *rest: Any) -> Out:
         out = super().forward(q, k, v, mask, *rest)
@@ -169,8 +160,8 @@ class Square(Right):
         return out._replace(y=F.pad(out.y[:, :, : q.shape[2] - beyond], (0, 0, 0, beyond)))
 
 
-class LargeNegative(Right):
-    """Masks by a large negative number: a query without keys attends to pads."""
+class LargeNegative(Correct):
+    """Masks with a large negative number: a query without keys attends to padding."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, state: State = None, *rest: Any) -> Out:
         keys, values, state = self._extend_cache(k, v, state, mask.valid.shape[1])
@@ -179,15 +170,15 @@ class LargeNegative(Right):
         return Out(weights @ values, state)
 
 
-class Unbiased(Right):
-    """Drops the bias and the earlier scores in silence."""
+class IgnoredBias(Correct):
+    """Ignores the bias and the scores of earlier layers."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, state: State = None, *rest: Any) -> Out:
         return super().forward(q, k, v, mask, state)
 
 
-class Clamped(Right):
-    """Declares a limit and takes longer rows all the same, by repeating the last position."""
+class IgnoredLimit(Correct):
+    """Declares a limit, but accepts longer rows."""
 
     limit: int | str | None = "max_length"
 
@@ -196,14 +187,14 @@ class Clamped(Right):
         self.limit = shape.max_length
 
 
-class Speechless(Right):
-    """Cannot be cross attention, and does not say why."""
+class NoReason(Correct):
+    """Does not support cross attention, and gives no reason."""
 
     cross: ClassVar[bool] = False
 
 
-class Hasty(Right):
-    """A fast path with another scale, for longer sequences."""
+class WrongFastPath(Correct):
+    """Has a fast path with another scale, for longer sequences."""
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         if q.shape[2] < 40:
@@ -212,98 +203,97 @@ class Hasty(Right):
         return weights.softmax(-1).masked_fill(~mask.dense(), 0) @ v
 
 
-class HalfDifferentiable(Right):
-    """A fast path that is right forward and forgets a part of its gradient."""
+class FastPathGradient(Correct):
+    """Has a fast path that is right forward but loses the gradient of the queries."""
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         weights = self.scores(q.detach(), k, mask).masked_fill(~mask.dense(), -torch.inf)
         return weights.softmax(-1).masked_fill(~mask.dense(), 0) @ v + 0 * q.sum()
 
 
-class NeverFast(Right):
-    """A fast path that is never taken, so nothing tests it."""
+class UnusedFastPath(Correct):
+    """Has a fast path that is never used, so no test covers it."""
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         return None
 
 
-class Unsaved(Right):
-    """A random table that is not among the saved tensors."""
+class UnsavedTable(Correct):
+    """Has a random table that is not saved."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         table = torch.randn(shape.heads, shape.head_width, shape.head_width)
         self.register_buffer("table", table, persistent=False)
 
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        assert q is not None
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return super().scores(q @ self.table, k, mask)
 
 
-class Moody(Right):
-    """Draws noise in evaluation too; too little of it for any other contract."""
+class NoisyEvaluation(Correct):
+    """Adds noise in evaluation too, too little for other contracts."""
 
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         scores = super().scores(q, k, mask)
         return scores + 1e-13 * torch.randn_like(scores)
 
 
-class Miscounted(Right):
-    """A worked number that does not come out."""
+class WrongWorkedNumber(Correct):
+    """Has a wrong worked number."""
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
         return one_head((0.25, 0.75)), one_head((0.25, 0.76))
 
 
-class Standing(Path):
-    """Cached keys stay as they were when they came, while further tokens go by."""
+class StaleKeys(Path):
+    """Does not update cached keys when further tokens arrive."""
 
     def answer(self, call: AttentionCall) -> Out:
         out = super().answer(call)
-        assert call.k is not None
         old = call.k[:, :, :0] if call.state is None else call.state[0]
         return out._replace(state=(torch.cat((old, call.k), 2), out.state[1]))
 
 
-class Uncentred(Parallax):
-    """Weights lose what keys have along r, and do not get back what the mean key has."""
+class NotCentred(Parallax):
+    """Subtracts the projection of each key on r, but does not add that of the mean key."""
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
         p = visible_softmax(scores, self.allowed(mask))
         return p * (1 - raw_scores.chunk(2, 1)[1])
 
 
-BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
-    (Right, "encoder", set()),
-    (Right, "decoder", set()),
-    (Right, "cross", set()),
+BROKEN: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
+    (Correct, "encoder", set()),
+    (Correct, "decoder", set()),
+    (Correct, "cross", set()),
     (NoShift, "encoder", {"finite"}),
-    (DeadWeight, "encoder", {"finite"}),
-    (Swallowed, "encoder", {"precise"}),
-    (Detached, "cross", {"gradients"}),
-    (Curved, "encoder", {"map"}),
-    (Overweight, "decoder", {"rows"}),
-    (FarSighted, "decoder", {"future"}),
-    (Hindsight, "decoder", {"future", "gradients"}),
-    (ValuesOnly, "encoder", {"padding"}),
-    (Coupled, "encoder", {"batch"}),
-    (Trusting, "encoder", {"layouts"}),
-    (Forgetful, "decoder", {"steps"}),
-    (Overwriting, "decoder", {"branches"}),
-    (Rounded, "cross", {"cached"}),
-    (Numbering, "cross", {"beams", "lengths"}),
-    (Square, "cross", {"lengths"}),
+    (UnusedParameter, "encoder", {"finite"}),
+    (RoundedOff, "encoder", {"precise"}),
+    (HalfDetached, "cross", {"gradients"}),
+    (NonlinearValues, "encoder", {"map"}),
+    (LargeRowSums, "decoder", {"rows"}),
+    (SeesNextToken, "decoder", {"future"}),
+    (FutureGradient, "decoder", {"future", "gradients"}),
+    (PaddingInSoftmax, "encoder", {"padding"}),
+    (BatchDependent, "encoder", {"batch"}),
+    (NoRightPadding, "encoder", {"layouts"}),
+    (DroppedKey, "decoder", {"steps"}),
+    (SharedState, "decoder", {"branches"}),
+    (Float32State, "cross", {"cached"}),
+    (QueryPosition, "cross", {"beams", "lengths"}),
+    (FewQueries, "cross", {"lengths"}),
     (LargeNegative, "encoder", {"empty"}),
-    (Unbiased, "encoder", {"bias"}),
-    (Clamped, "encoder", {"limits"}),
-    (Speechless, "cross", {"limits"}),
-    (Hasty, "encoder", {"fast"}),
-    (HalfDifferentiable, "decoder", {"fast", "gradients"}),
-    (NeverFast, "encoder", {"fast"}),
-    (Unsaved, "encoder", {"saved"}),
-    (Moody, "encoder", {"same", "saved"}),
-    (Miscounted, "encoder", {"worked"}),
-    (Standing, "decoder", {"steps", "branches"}),
-    (Uncentred, "cross", {"rows", "worked", "fast"}),
+    (IgnoredBias, "encoder", {"bias"}),
+    (IgnoredLimit, "encoder", {"limits"}),
+    (NoReason, "cross", {"limits"}),
+    (WrongFastPath, "encoder", {"fast"}),
+    (FastPathGradient, "decoder", {"fast", "gradients"}),
+    (UnusedFastPath, "encoder", {"fast"}),
+    (UnsavedTable, "encoder", {"saved"}),
+    (NoisyEvaluation, "encoder", {"same", "saved"}),
+    (WrongWorkedNumber, "encoder", {"worked"}),
+    (StaleKeys, "decoder", {"steps", "branches"}),
+    (NotCentred, "cross", {"rows", "worked", "fast"}),
 ]
+"""Mechanism, role, and the contracts that detect the mistake: two if it breaks both by its nature."""
