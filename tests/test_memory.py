@@ -1,4 +1,4 @@
-"""Memory between two trainings."""
+"""Tests of memory between two trainings."""
 
 import gc
 import weakref
@@ -7,19 +7,19 @@ from attnkit.memory import settle_memory
 
 
 class Cycle:
-    """Garbage that only the collector finds."""
+    """An object that only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.me = self
 
 
-def test_garbage_is_collected_and_what_is_left_is_not_looked_through_again() -> None:
+def test_garbage_is_collected_and_the_rest_is_frozen() -> None:
     lost, kept = weakref.ref(Cycle()), Cycle()
     before = gc.get_freeze_count()
     try:
         settle_memory()
         assert lost() is None
         assert gc.get_freeze_count() > before
-        assert not any(found is kept for found in gc.get_objects())
+        assert not any(tracked is kept for tracked in gc.get_objects())
     finally:
         gc.unfreeze()

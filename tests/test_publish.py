@@ -1,4 +1,4 @@
-"""Pages of results are those that the kept runs give, and verdicts follow the rules on the page."""
+"""Tests of the programs that write and check pages of results."""
 
 import importlib
 import math
@@ -22,19 +22,19 @@ def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_pages_of_kept_runs_can_be_recomputed(
+def test_pages_can_be_recomputed_from_kept_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The pages of single recipes by one of each folder; the program itself computes all."""
+    """One page per folder of recipes, to save time; `publish.py --check` checks all."""
     publish: Any = importlib.import_module("publish")
     page, folders = publish.page, set[str]()
 
     def first(name: str, runs: Any) -> str:
         folder = name.partition("/")[0]
         if folder in folders:
-            return str(publish.file_of(name).read_text("utf-8"))
+            return publish.file_of(name).read_text("utf-8")
         folders.add(folder)
-        return str(page(name, runs))
+        return page(name, runs)
 
     monkeypatch.setattr(publish, "page", first)
     monkeypatch.setattr(sys, "argv", ["publish.py", "--check"])
@@ -48,20 +48,20 @@ def claims() -> Any:
     return importlib.import_module("claims")
 
 
-UNFIT, CONFIRMED, REFUTED = "not confirmed here", "confirmed", "refuted"
+UNDECIDED, CONFIRMED, REFUTED = "not confirmed here", "confirmed", "refuted"
 
 
 @pytest.mark.parametrize(
     ("low", "high", "p", "above", "below", "level", "at_least"),
     [
         (0.2, 0.8, 0.01, CONFIRMED, REFUTED, CONFIRMED, CONFIRMED),
-        (0.2, 2.2, 0.01, CONFIRMED, REFUTED, UNFIT, CONFIRMED),
+        (0.2, 2.2, 0.01, CONFIRMED, REFUTED, UNDECIDED, CONFIRMED),
         (1.2, 2.2, 0.01, CONFIRMED, REFUTED, REFUTED, CONFIRMED),
         (-2.2, -1.2, 0.01, REFUTED, CONFIRMED, REFUTED, REFUTED),
-        (-2.2, -0.2, 0.01, REFUTED, CONFIRMED, UNFIT, REFUTED),
-        (-2.2, -0.2, 0.09, UNFIT, UNFIT, UNFIT, UNFIT),
-        (-0.5, 0.6, 0.8, UNFIT, UNFIT, CONFIRMED, CONFIRMED),
-        (-math.inf, math.inf, 1.0, UNFIT, UNFIT, UNFIT, UNFIT),
+        (-2.2, -0.2, 0.01, REFUTED, CONFIRMED, UNDECIDED, REFUTED),
+        (-2.2, -0.2, 0.09, UNDECIDED, UNDECIDED, UNDECIDED, UNDECIDED),
+        (-0.5, 0.6, 0.8, UNDECIDED, UNDECIDED, CONFIRMED, CONFIRMED),
+        (-math.inf, math.inf, 1.0, UNDECIDED, UNDECIDED, UNDECIDED, UNDECIDED),
     ],
 )
 def test_verdicts_follow_interval_and_corrected_p(
@@ -69,14 +69,12 @@ def test_verdicts_follow_interval_and_corrected_p(
 ) -> None:
     value = (low + high) / 2 if math.isfinite(low) else 0.3
     inside = low >= -1 and high <= 1
-    found = Difference(value, low, high, p, p, (3, 3), 1.0, inside, "higher", 4)
-    said = [claims.judge(say, found) for say in ("above", "below", "level", "level-or-above")]
-    assert said == [above, below, level, at_least]
+    difference = Difference(value, low, high, p, p, (3, 3), 1.0, inside, "higher", 4)
+    verdicts = [claims.judge(statement, difference) for statement in ("above", "below", "level", "level-or-above")]
+    assert verdicts == [above, below, level, at_least]
 
 
-def test_a_statement_about_a_row_that_is_not_there_is_refused(
-    claims: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_about_a_missing_row_raises(claims: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = claims.FILE.read_text("utf-8").replace("rows: [fixed-random]", "rows: [fixed-radnom]")
     (tmp_path / "claims.yaml").write_text(text, "utf-8")
     monkeypatch.setattr(claims, "FILE", tmp_path / "claims.yaml")
@@ -84,8 +82,8 @@ def test_a_statement_about_a_row_that_is_not_there_is_refused(
         claims.groups()
 
 
-class Kept(NamedTuple):
-    """A kept run of a variant, as far as quotes.number reads it: BLEU by length."""
+class KeptRun(NamedTuple):
+    """The parts of a kept run that quotes.number reads; `scores` are BLEU by length."""
 
     variant: str
     scores: dict[int, float]
@@ -100,9 +98,9 @@ class Kept(NamedTuple):
 @pytest.fixture
 def number(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     quotes: Any = importlib.import_module("quotes")
-    kept = [Kept("a", {8: 30.04, 64: 10.0}), Kept("a", {8: 32.0, 64: 12.0}), Kept("b", {8: 20.0, 64: 44.0})]
-    monkeypatch.setattr(quotes, "saved_rows", Kept.rows)
-    return lambda words: quotes.number(words, kept)
+    runs = [KeptRun("a", {8: 30.04, 64: 10.0}), KeptRun("a", {8: 32.0, 64: 12.0}), KeptRun("b", {8: 20.0, 64: 44.0})]
+    monkeypatch.setattr(quotes, "saved_rows", KeptRun.rows)
+    return lambda words: quotes.number(words, runs)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def number(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
         ("a above b in bleu at 8", "11.0"),
     ],
 )
-def test_numbers_in_prose_are_means_of_kept_runs(number: Callable[[str], str], words: str, value: str) -> None:
+def test_quoted_numbers_are_means_of_kept_runs(number: Callable[[str], str], words: str, value: str) -> None:
     assert number(words) == value
 
 
@@ -130,6 +128,6 @@ def test_numbers_in_prose_are_means_of_kept_runs(number: Callable[[str], str], w
         ("a beside b", "not of the form"),
     ],
 )
-def test_prose_that_kept_runs_contradict_is_refused(number: Callable[[str], str], words: str, message: str) -> None:
+def test_quotes_that_kept_runs_contradict_raise(number: Callable[[str], str], words: str, message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         number(words)

@@ -1,4 +1,4 @@
-"""Every shipped recipe trains, scores and prints its table, scaled down; each kind of row once."""
+"""Tests that shipped recipes, scaled down, train, score and print their tables."""
 
 import re
 from functools import cache
@@ -11,45 +11,35 @@ from attnkit.data.synthetic import translation
 from attnkit.experiment.cost import parameters
 from attnkit.recipe import load, shipped
 
-SMALL = [
-    "data.valid_rows=8",
-    "train.steps=1",
-    "train.seeds=[1]",
-    "train.batch_tokens=400",
-    "train.valid_every=1",
-    "train.monitor=loss",
-    "train.precision=fp32",
-    "search.method=greedy",
-    "search.max_length=3",
-    "eval.bootstrap=10",
-    "eval.splits=[valid]",
-]
-FEW = ["contexts.counts=[1, 3]", "contexts.rows=4"]
+SMALL = (
+    "data.valid_rows=8 train.steps=1 train.seeds=[1] train.batch_tokens=400 train.valid_every=1 train.monitor=loss "
+    "train.precision=fp32 search.method=greedy search.max_length=3 eval.bootstrap=10 eval.splits=[valid]"
+)
 QUICK = ("quickstart", "long-context/passages", "translation/baselines")
-"""Recipes that are trained by a plain `pytest`, too."""
+"""Recipes that are trained without `-m slow` too."""
 
 
 @cache
-def kinds_first_seen() -> dict[str, list[str]]:
-    """Recipe -> its variants of a task, objective, type or mechanism that none before has."""
-    seen, found = set[object](), dict[str, list[str]]()
+def variants_to_train() -> dict[str, list[str]]:
+    """Return for each recipe the variants with a task, objective, model type or mechanism that none before has."""
+    seen, chosen = set[object](), dict[str, list[str]]()
     for name in shipped():
         variants = load(name).variants
-        found[name] = [*variants][-1:] if name in QUICK else []
+        chosen[name] = [*variants][-1:] if name in QUICK else []
         for variant, recipe in variants.items():
             attention = recipe.model.attention
             layers = [getattr(attention, role) for role in ("encoder", "decoder", "cross")]
-            words = {one.name for one in layers if one} or {""}
+            words = {layer.name for layer in layers if layer} or {""}
             kind = (recipe.task, recipe.model.type)
             kinds = {(recipe.train.objective, *kind)} | {(*kind, word) for word in words}
-            if kinds - seen and variant not in found[name]:
-                found[name].append(variant)
+            if kinds - seen and variant not in chosen[name]:
+                chosen[name].append(variant)
             seen |= kinds
-    return found
+    return chosen
 
 
-def stand_in(folder: Path) -> None:
-    """Generated pairs in place of a corpus that may not be copied."""
+def write_stand_in(folder: Path) -> None:
+    """Write generated pairs in place of a corpus that may not be copied."""
     folder.mkdir()
     for split in ("train", "valid", "test"):
         pairs = [f"{row.source}\t{row.target}" for row in translation.rows(split, 300, 1)]
@@ -68,60 +58,61 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    file = load(name)
-    chosen = kinds_first_seen()[name]
+    variants = load(name).variants
+    chosen = variants_to_train()[name]
     if not chosen:
         pytest.skip("other recipes have its tasks, types and mechanisms")
-    first = next(iter(file.variants.values()))
-    corpus, asked = str(first.data.corpus), first.task == "question-answering"
-    more = ["data.size=300" if corpus.startswith("toy-") else "data.rows=300"]
-    if not corpus.startswith("toy-"):
+    first = next(iter(variants.values()))
+    types = {recipe.model.type for recipe in variants.values()}
+    is_toy, is_questions = str(first.data.corpus).startswith("toy-"), first.task == "question-answering"
+    more = ["data.size=300" if is_toy else "data.rows=300", "model.width=32"]
+    if not is_toy:
         more.append("model.layers=2")
         if name == "published/iwslt14":
-            stand_in(tmp_path / "iwslt14")
+            write_stand_in(tmp_path / "iwslt14")
         else:
             request.getfixturevalue("corpora")
-    # small tables, quickly saved
     if first.task != "tagging":  # whose words all need a piece
         more.append("tokenizer.size=500")
-    types = {recipe.model.type for recipe in file.variants.values()}
-    more.append("model.width=32")
-    if "recurrent" not in types:  # some have a width of their own
+    if "recurrent" not in types:  # which may have a width of their own
         more.append("model.heads=4")
     if types == {"transformer"}:
         more.append("model.ff=32")
-    words = [word for variant in chosen for word in ("--variant", variant)]
-    more += FEW if asked else []
+    words = [*SMALL.split(), *more]
+    if is_questions:
+        words += ["contexts.counts=[1, 3]", "contexts.rows=4"]
     longest = 16 if first.task == "recall" else 96
-    more += [f"eval.lengths=[{longest // 2}, {longest}]"] if first.eval.lengths else []
+    if first.eval.lengths:
+        words.append(f"eval.lengths=[{longest // 2}, {longest}]")
     if first.task == "tagging":
-        more.append("train.batch_tokens=1100")
+        words.append("train.batch_tokens=1100")
+    for variant in chosen:
+        words += ["--variant", variant]
+    if first.train.init:
+        done = run_cli(capsys, "train", first.train.init, *words)
+        assert done.code == 0, done.err
     if first.task == "classification":
-        more.append("train.monitor=label-accuracy")
-    if origin := first.train.init:
-        made = run_cli(capsys, "train", origin, *SMALL, *more[:-1], *words)
-        assert made.code == 0, made.err
-    done = run_cli(capsys, "train", name, *SMALL, *more, *words)
+        words.append("train.monitor=label-accuracy")
+    done = run_cli(capsys, "train", name, *words)
     assert done.code == 0, done.err
     for variant in chosen:
-        assert ("entropy" if asked else variant) in done.out
+        assert ("entropy" if is_questions else variant) in done.out
         folder = tmp_path / "runs" / name / variant / "seed-1"
         assert (folder / "scores.json").is_file()
-        end = ".mean.3" if asked else f".length-{longest}" if first.eval.lengths else ""
+        end = ".mean.3" if is_questions else f".length-{longest}" if first.eval.lengths else ""
         if first.task != "tagging":  # which writes no text
             assert (folder / "outputs" / f"valid{end}.hyp.txt").is_file()
 
 
-def test_a_shipped_recipe_opens_with_its_command_score_time_and_machine() -> None:
-    for name, path in shipped().items():
-        lines = path.read_text(encoding="utf-8").split("\n")
-        comments = [line for line in lines if line.startswith("#")]
-        assert comments[0].startswith("# attnkit train "), name
-        assert any("min" in line for line in comments), name
-        assert any("cores" in line for line in comments), name
+@pytest.mark.parametrize("path", shipped().values(), ids=[*shipped()])
+def test_a_shipped_recipe_begins_with_its_command_score_time_and_machine(path: Path) -> None:
+    comments = [line for line in path.read_text(encoding="utf-8").split("\n") if line.startswith("#")]
+    assert comments[0].startswith("# attnkit train ")
+    assert any("min" in line for line in comments)
+    assert any("cores" in line for line in comments)
 
 
-def test_parameters_in_millions_are_those_in_the_header_and_differ_as_published() -> None:
+def test_parameter_counts_are_those_of_the_header_and_differ_as_published() -> None:
     file, totals = load("translation/wmt14-en-de"), {}
     header = file.path.read_text(encoding="utf-8").partition("\ntask:")[0]
     for name, recipe in file.variants.items():

@@ -1,4 +1,4 @@
-"""Text is safe to show, and suggestions are near."""
+"""Tests of safe text and of suggestions for misspelt words."""
 
 import unicodedata
 
@@ -24,19 +24,15 @@ from attnkit.text import nearest, quoted, safe_text
         ("\u0378", "\\u0378"),
         ("a\u2028b\u2029c", "a\\u2028b\\u2029c"),
         ("\ufeff", "\\ufeff"),
+        *((text, text) for text in ("Grüße", "日本語", "می\u200cخواهم", "👩\u200d👩\u200d👧", "\u0600", "e\u0301")),
     ],
 )
-def test_hidden_characters_become_visible(raw: str, shown: str) -> None:
+def test_only_hidden_characters_are_escaped(raw: str, shown: str) -> None:
     assert safe_text(raw) == shown
 
 
-@pytest.mark.parametrize("text", ["Grüße", "日本語", "می\u200cخواهم", "👩\u200d👩\u200d👧", "\u0600", "e\u0301"])
-def test_real_text_is_left_alone(text: str) -> None:
-    assert safe_text(text) == text
-
-
 @given(st.text(st.characters()))
-def test_nothing_hidden_is_left_and_it_can_be_encoded(text: str) -> None:
+def test_safe_text_has_no_hidden_characters_and_can_be_encoded(text: str) -> None:
     shown = safe_text(text)
     shown.encode()
     assert not {unicodedata.category(c) for c in shown if c not in "\n\t"} & {"Cc", "Cs", "Cn", "Zl"}
@@ -44,7 +40,7 @@ def test_nothing_hidden_is_left_and_it_can_be_encoded(text: str) -> None:
     assert safe_text(shown) == shown
 
 
-def test_a_quoted_text_is_one_short_line() -> None:
+def test_quoted_text_is_one_short_line() -> None:
     assert quoted("a\nb\tc") == "'a\\nb\\tc'"
     assert quoted("x" * 1000) == "'" + "x" * 36 + "..." + "x" * 9 + "'"
 
@@ -61,5 +57,5 @@ def test_a_quoted_text_is_one_short_line() -> None:
         ("steps", [], None),
     ],
 )
-def test_the_nearest_word_is_found_or_none(word: str, choices: list[str], found: str | None) -> None:
+def test_nearest_returns_a_similar_word_or_none(word: str, choices: list[str], found: str | None) -> None:
     assert nearest(word, choices) == found
