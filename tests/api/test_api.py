@@ -1,4 +1,4 @@
-"""The Python API: models, maps, trainings and comparisons; its page and its notebook run."""
+"""Tests of the Python API: models, maps, training, comparisons; its documentation page and notebook."""
 
 import json
 import os
@@ -37,10 +37,10 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def demo() -> Any:
-    return attnkit.load("demo")
+    return attnkit.load("demo", device="cpu")
 
 
-def test_import_is_light_and_quick() -> None:
+def test_import_is_fast_and_imports_no_torch() -> None:
     code = (
         "import sys, time; start = time.process_time(); import attnkit\n"
         "print(time.process_time() - start, *({'torch', 'numpy', 'pydantic'} & {*sys.modules}))"
@@ -51,7 +51,7 @@ def test_import_is_light_and_quick() -> None:
     assert heavy == []
 
 
-def test_the_demo_translates_and_is_small(demo: Any) -> None:
+def test_demo_translates_and_is_small(demo: Any) -> None:
     assert demo.generate(SENTENCE) == [OUTPUT]
     assert demo.generate(["", SENTENCE], beam=np.int64(2)) == ["", OUTPUT]
     shipped = Path(attnkit.__file__).parent / "_demo"
@@ -71,8 +71,7 @@ def test_attention_has_maps_and_tokens_by_kind(demo: Any, tmp_path: Path) -> Non
         assert weights[0, 1].shape == (len(queries), len(keys))
         assert np.allclose(weights.sum(-1), 1, atol=1e-3) or kind != "cross"
     assert found.tokens["cross"].queries[-1] == "</s>"
-    given = demo.attention(SENTENCE, "Die Frau")
-    assert given.maps["cross"].shape[2] == 3
+    assert demo.attention(SENTENCE, "Die Frau").maps["cross"].shape[2] == 3
     assert "<iframe srcdoc=" in found._repr_html_()
     found.words().save(tmp_path / "maps.npz")
     found.save(tmp_path / "maps.html")
@@ -80,29 +79,28 @@ def test_attention_has_maps_and_tokens_by_kind(demo: Any, tmp_path: Path) -> Non
     assert np.load(tmp_path / "maps.npz")["cross"].shape[3] == 7
 
 
-def test_a_hugging_face_folder_is_a_model_too(tmp_path: Path) -> None:
-    pretrained.random_model("llama").save_pretrained(tmp_path)
-    pretrained.tokenizer().save_pretrained(tmp_path)
-    model = attnkit.load(tmp_path, offline=True)
+def test_hugging_face_folder(tmp_path: Path) -> None:
+    model = attnkit.load(pretrained.save_pretrained(tmp_path, "llama"), offline=True)
     assert len(model.generate(["a small river", ""], max_length=2)) == 2
-    maps = model.attention("a small river").maps
-    assert list(maps) == ["decoder"]
+    assert list(model.attention("a small river").maps) == ["decoder"]
     answer = attnkit.contexts(model, ["a river", "a mill"], "where", max_length=3)
     assert answer.source in (None, 0, 1)  # None: neither leads
 
 
+VARIANTS: Any = {"plain": {}, "linear": {"model.attention": "linear"}}
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """Train two variants and return the comparison and the folder of the runs."""
     out = tmp_path_factory.mktemp("api")
-    variants: Any = {"plain": {}, "linear": {"model.attention": "linear"}}
-    found = attnkit.train("quickstart", TINY, variants=variants, name="two", out=out, progress=False)
-    return found, out
+    return attnkit.train("quickstart", TINY, variants=VARIANTS, name="two", out=out, progress=False), out
 
 
-def test_train_gives_rows_and_differences(compared: tuple[Any, Path]) -> None:
+def test_train_returns_rows_and_differences(compared: tuple[Any, Path]) -> None:
     found, out = compared
     assert [row.variant for row in found.rows] == ["plain", "linear"]
-    assert {one.metric for one in found.differences} == {"bleu", "exact-match"}
+    assert {difference.metric for difference in found.differences} == {"bleu", "exact-match"}
     assert found.baseline == "plain"
     assert found.json()["rows"][0]["recipe"] == "two"
     assert "BLEU" in str(found)
@@ -112,24 +110,17 @@ def test_train_gives_rows_and_differences(compared: tuple[Any, Path]) -> None:
     assert len(model.generate(["a", "b"])) == 2
 
 
-def test_numbers_of_numpy_are_numbers(compared: tuple[Any, Path]) -> None:
-    """The runs are those that were trained with Python's."""
-    out = compared[1]
+def test_settings_may_be_numpy_numbers(compared: tuple[Any, Path]) -> None:
+    """They give the runs trained with numbers of Python."""
+    found, out = compared
     settings = TINY | {"train.steps": np.int64(TINY["train.steps"])}
-    again = attnkit.train(
-        "quickstart",
-        settings,
-        variants={"plain": {}, "linear": {"model.attention": "linear"}},
-        name="two",
-        out=out,
-        progress=False,
-    )
-    assert [row.weights for row in again.rows] == [row.weights for row in compared[0].rows]
+    again = attnkit.train("quickstart", settings, variants=VARIANTS, name="two", out=out, progress=False)
+    assert [row.weights for row in again.rows] == [row.weights for row in found.rows]
 
 
-def test_curves_are_drawn_and_saved(compared: tuple[Any, Path], tmp_path: Path) -> None:
+def test_curves_as_text_and_pictures(compared: tuple[Any, Path], tmp_path: Path) -> None:
     curves = compared[0].curves("training-loss")
-    assert [series.name for one in curves.curves for series in one.series] == ["plain", "linear"]
+    assert [series.name for chart in curves.curves for series in chart.series] == ["plain", "linear"]
     assert "training" in str(curves)
     with pytest.raises(UsageError, match="x 'tme': did you mean time"):
         compared[0].curves("training-loss", x="tme")
@@ -138,7 +129,7 @@ def test_curves_are_drawn_and_saved(compared: tuple[Any, Path], tmp_path: Path) 
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_evaluate_scores_by_other_metrics(compared: tuple[Any, Path]) -> None:
+def test_evaluate_with_other_metrics(compared: tuple[Any, Path]) -> None:
     _, out = compared
     found = attnkit.evaluate(out / "two", metrics=["chrf"], baseline="linear")
     assert [[*row.scores] for row in found.rows] == [["chrf"], ["chrf"]]
@@ -147,7 +138,7 @@ def test_evaluate_scores_by_other_metrics(compared: tuple[Any, Path]) -> None:
         attnkit.evaluate(out / "two", baseline="performer")
 
 
-def test_rows_as_a_table(compared: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_pandas(compared: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     class Pandas:
         DataFrame = list
 
@@ -160,7 +151,7 @@ def test_rows_as_a_table(compared: tuple[Any, Path], monkeypatch: pytest.MonkeyP
         compared[0].to_pandas()
 
 
-def test_a_dict_is_a_recipe_whose_faults_have_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_dict_have_places_in_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").touch()
     recipe = {"task": "translation", "data": {"train": "a.csv"}, "train": {"lr": "fast"}}
@@ -171,16 +162,13 @@ def test_a_dict_is_a_recipe_whose_faults_have_places(tmp_path: Path, monkeypatch
     assert str(tmp_path / "a.csv") in (tmp_path / "runs" / "mine.yaml").read_text()
 
 
-def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also dotted ones, those of variants, and below the home folder."""
+def test_paths_in_a_dict_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of dotted keys, of variants, and below the home folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("a.csv", "b.model", "home/c.csv", "first/model", "base.yaml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    here = str(tmp_path)
     recipe: Any = {
         "extends": "base.yaml",
         "data": {"train": ["a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
@@ -189,11 +177,11 @@ def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
         "variants": {"own": {"data.train": "a.csv", "train": {"init": "first"}}, "dot": None},
     }
     assert comparing._absolute(recipe) == {
-        "extends": f"{here}/base.yaml",
-        "data": {"train": [f"{here}/a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
-        "data.test": f"{here}/home/c.csv",
-        "tokenizer": {"model": f"{here}/b.model", "size": 300},
-        "variants": {"own": {"data.train": f"{here}/a.csv", "train": {"init": f"{here}/first"}}, "dot": None},
+        "extends": f"{tmp_path}/base.yaml",
+        "data": {"train": [f"{tmp_path}/a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
+        "data.test": f"{tmp_path}/home/c.csv",
+        "tokenizer": {"model": f"{tmp_path}/b.model", "size": 300},
+        "variants": {"own": {"data.train": f"{tmp_path}/a.csv", "train": {"init": f"{tmp_path}/first"}}, "dot": None},
     }
     assert comparing._absolute({"extends": "quickstart"}) == {"extends": "quickstart"}
 
@@ -221,12 +209,12 @@ def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
         (lambda m: attnkit.evaluate("nowhere"), MissingInputError, "nowhere"),
     ],
 )
-def test_what_cannot_be_is_refused(demo: Any, call: Any, error: type[AttnkitError], message: str) -> None:
+def test_invalid_arguments_raise(demo: Any, call: Any, error: type[AttnkitError], message: str) -> None:
     with pytest.raises(error, match=message):
         call(demo)
 
 
-def test_the_name_demo_gives_way_to_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_named_demo_precedes_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Run.open("demo").variant == "random+vanilla"
     (tmp_path / "demo").mkdir()
@@ -234,18 +222,17 @@ def test_the_name_demo_gives_way_to_a_folder_of_that_name(tmp_path: Path, monkey
         Run.open("demo")
 
 
-def test_a_text_unlike_the_training_is_warned_of() -> None:
-    model = attnkit.load("demo", device="cpu")
-    for call in (model.generate, model.attention):
-        with pytest.warns(UserWarning, match="such as 'zebra', are not in the vocabulary") as caught:
-            call("A zebra crosses the quantum highway.")
-        assert [one.filename for one in caught] == [__file__]
+@pytest.mark.parametrize("method", ["generate", "attention"])
+def test_unknown_words_warn(demo: Any, method: str) -> None:
+    with pytest.warns(UserWarning, match="such as 'zebra', are not in the vocabulary") as caught:
+        getattr(demo, method)("A zebra crosses the quantum highway.")
+    assert [warning.filename for warning in caught] == [__file__]
 
 
-SIDE_BY_SIDE = f"""\
+PARALLEL = f"""\
 attnkit.train("quickstart", {TINY!r}, variants="linear", seeds=[1, 2], jobs=2, out="both")
 """
-"""Without a guard: each process ran the script again."""
+"""Not guarded by `if __name__`: each process ran the script again."""
 PACKAGE_AND_FUNCTION = """\
 import inspect
 import attnkit, attnkit.train.fit
@@ -255,7 +242,7 @@ try:
 except attnkit.errors.MissingInputError as error:
     assert "no recipe 'no'" in str(error)
 else:
-    raise AssertionError("attnkit.train is no function")
+    raise AssertionError("attnkit.train is not a function")
 assert inspect.signature(attnkit.train) == inspect.signature(attnkit.api.train)
 assert attnkit.train.__doc__.startswith("Train, score and compare")
 assert callable(attnkit.nbce.merge)
@@ -264,7 +251,7 @@ assert "scaled-dot" in attnkit.mechanisms.names()
 
 
 @pytest.mark.slow
-def test_the_notebook_and_the_page_run_as_one_program_that_trains_little(tmp_path: Path) -> None:
+def test_notebook_and_page_run_as_one_program(tmp_path: Path) -> None:
     notebook = json.loads((DOCS / "tour.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
     assert all(not c.get("outputs") for c in notebook["cells"])
@@ -279,12 +266,11 @@ def test_the_notebook_and_the_page_run_as_one_program_that_trains_little(tmp_pat
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     blocks += re.findall("```py\n(.*?)```", readme, re.DOTALL)
     assert len(blocks) == 8
-    program = "\n".join((PACKAGE_AND_FUNCTION, *cells, *blocks, SIDE_BY_SIDE))
+    program = "\n".join((PACKAGE_AND_FUNCTION, *cells, *blocks, PARALLEL))
     program = re.sub(r"^small = .*", f"small = {TINY!r}", program, flags=re.MULTILINE)
     (tmp_path / "all.py").write_text(program, encoding="utf-8")
-    variables = environment(ATTNKIT_CACHE=os.environ["ATTNKIT_CACHE"])
-    done = subprocess.run(
-        [sys.executable, "all.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=variables
-    )
+    env = environment(ATTNKIT_CACHE=os.environ["ATTNKIT_CACHE"])
+    command = [sys.executable, "all.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "both" / "quickstart" / "linear" / "seed-2" / "scores.json").is_file()
