@@ -289,7 +289,7 @@ BENCH = "bench attention linear --lengths 64,128 --repeats 1 --budget 1"
 
 @pytest.mark.slow
 def test_commands_remove_their_temporary_files(tmp_path: Path) -> None:
-    """Also after SIGTERM; the next command removes the files of a killed one."""
+    """SIGTERM makes no difference; after SIGKILL the next command removes the files."""
     (tmp_path / "toy.yaml").write_text(TOY)
     folder = Path(tempfile.mkdtemp())  # a short path
     env = {**ENVIRONMENT, "TMPDIR": str(folder), "ATTNKIT_CACHE": str(tmp_path / "cache")}
@@ -302,7 +302,7 @@ def test_commands_remove_their_temporary_files(tmp_path: Path) -> None:
         process.send_signal(number)
         _, err = process.communicate()
         assert number or process.returncode == 0, err
-        left = [path for path in folder.iterdir() if path.name[:5] != "torch"]  # a cache of PyTorch
+        left = [path for path in folder.iterdir() if path.name[:5] != "torch"]  # the cache of PyTorch
         assert not left or number == signal.SIGKILL
     shutil.rmtree(folder)
 

@@ -124,7 +124,7 @@ def test_table_is_on_standard_output_and_warnings_on_standard_error(evaluate: Cl
 
 
 def test_classic_rouge_warns_once_of_ignored_letters(evaluate: Cli) -> None:
-    """9 letters of Cyrillic, 4 digits; one of 3 words agrees, classic ROUGE sees the year alone."""
+    """The reference has 9 Cyrillic letters and 4 digits, and 1 of its 3 words matches: the year, all ROUGE reads."""
     Path("ref.ru").write_text("\u043a\u043e\u0442 \u0441\u043f\u0430\u043b\u0430 2024\n", encoding="utf-8")
     names = ["a.ru", "b.ru", "c.ru"]
     for name in names:

@@ -144,13 +144,13 @@ def test_output_file_is_written_completely_or_not_at_all(generate: Cli, tmp_path
 def start(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
     """Start the command in a process of its own, with pipes."""
     command = [sys.executable, "-m", "attnkit", "generate", str(run.path), "--beam", "1", *words]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(command, env=environment(), **pipes | options)
 
 
 @pytest.mark.slow
 def test_blocks_are_answered_before_the_input_ends(run: Run) -> None:
-    """And a reader that stops early is no error."""
+    """A reader that stops early is not an error either."""
     with start(run, "--block", "2") as child:
         assert child.stdin
         assert child.stdout

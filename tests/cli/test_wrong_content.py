@@ -1,4 +1,4 @@
-"""Tests of well-formed files of a run with wrong content and matching hashes: commands end well or with one line."""
+"""Tests of wrong content in well-formed files of a run with matching hashes: at most one error line."""
 
 import json
 import shutil
