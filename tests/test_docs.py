@@ -206,7 +206,9 @@ def test_every_metric_has_a_definition() -> None:
     rows = [line.strip("| ").split(" | ") for line in lines]
     endings = {"higher": "", "lower": ", lower is better", "neither": ", neither is better"}
     for name, facts in METRICS.items():
-        title, definition, cut_by, scale = next(row[1:5] for row in rows if row[0] == f"`{name}`")
+        row = next((row for row in rows if row[0] == f"`{name}`"), None)
+        assert row, f"docs/metrics.md: add a row for `{name}`"
+        title, definition, cut_by, scale = row[1:5]
         assert (title, cut_by.strip("`")) == (facts.title, facts.cut_by)
         assert definition
         assert scale.endswith(endings[facts.better]), name

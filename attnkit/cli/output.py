@@ -109,6 +109,8 @@ def choose_columns(tables: Sequence["Table"], columns: str | None) -> list["Tabl
         known.append("rouge")
     names = ["-".join(name.split()).casefold() for name in columns.split(",")]
     for name in names:
+        if name in METRICS and name not in titles:
+            raise UsageError(f"--columns {name}: not in this table; add --metrics {name}")
         if name not in titles:
             raise UsageError(f"--columns {quoted(name)}: {hint(name, known)}")
     chosen = list(dict.fromkeys(title for name in names for title in titles[name]))

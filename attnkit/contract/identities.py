@@ -217,7 +217,7 @@ def worked(subject: Subject) -> Iterator[float]:
     mechanism_class = type(subject.layer.mechanism)
     if (numbers := mechanism_class.worked_number()) is None:
         if mechanism_class.__module__.startswith(f"{mechanisms.__name__}."):
-            raise Broken("the class has no worked number; each file in attnkit/mechanisms has one")
+            raise Broken("the class defines no `worked_number`; each file in attnkit/mechanisms needs one")
         raise NotApplicable("the class has no worked number")
     yield close(*numbers, "the worked number", WORKED_ERROR)
 

@@ -253,7 +253,7 @@ def _by_variant(words: Sequence[str], variants: Collection[str]) -> dict[str, li
         rest, _, value = text.removeprefix(name or "").partition("=")
         key = tuple(rest.strip().removeprefix(".").split(".")) if rest.strip() else ()
         if name is None:
-            text = f"no such variant; {hint('.'.join(key[:1]), variants)}"
+            text = f"no such variant; {hint('.'.join(key[:1]), variants)}; only the recipe file can add a variant"
             refuse(COMMAND_LINE, text, ("variants", *key))
         overrides.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
     return overrides

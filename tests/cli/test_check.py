@@ -46,7 +46,7 @@ def write_plugin(formula: str = "q @ k.transpose(-1, -2)", body: str = "") -> No
 
 def test_shipped_mechanism_keeps_every_contract(check: Cli) -> None:
     _, out, err = check("synthesizer-random", "trainable=false")
-    assert err == ""
+    assert err == "synthesizer-random trainable=false keeps the contract\n"
     rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
     assert out.startswith("synthesizer-random trainable=false\n")
     assert rows["contract"] == ["contract", "promise", "encoder", "decoder", "cross"]

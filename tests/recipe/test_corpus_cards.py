@@ -91,9 +91,13 @@ def test_unknown_corpus_raises_with_the_nearest_name(name: str) -> None:
 @pytest.mark.parametrize("name", corpus_cards.names())
 def test_files_have_the_sizes_and_hashes_of_their_card(corpora: Path, name: str) -> None:
     card = corpus_cards.load(name)
+    folder = corpora / (card.folder or name)
+    if not folder.is_dir():
+        pytest.skip(f"there is no folder {folder}")
     for file in card.files():
-        path = corpora / (card.folder or name) / file.path
-        if file.sha256 is None or not path.is_file():
+        path = folder / file.path
+        assert path.is_file(), path
+        if file.sha256 is None:
             continue
         content = path.read_bytes()
         found = f"size: {len(content)}, sha256: {hashlib.sha256(content).hexdigest()}"

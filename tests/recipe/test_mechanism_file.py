@@ -48,7 +48,7 @@ def test_no_annotation_raises(text: str) -> None:
 @pytest.mark.parametrize("word", mechanisms.names())
 def test_every_option_has_a_type(word: str) -> None:
     for name, option in mechanisms.facts(word).options.items():
-        assert option.type is not Any or name == "parts", name
+        assert option.type is not Any or name == "parts", f"give the option {name} a type"
 
 
 def test_number_that_would_exhaust_memory_raises() -> None:

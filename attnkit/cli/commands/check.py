@@ -50,6 +50,8 @@ def check(
     measured = (result.contract for _, result in broken if result.measured is not None)
     for contract in dict.fromkeys(measured):
         console.say(f"to fix {contract.name}: {contract.advice}")
+    if not broken:
+        console.say(f"{title} keeps the contract")
     return 1 if broken else 0
 
 
