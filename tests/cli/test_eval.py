@@ -197,7 +197,7 @@ def test_folder_of_runs_has_the_order_of_the_recipe(evaluate: Cli, tmp_path: Pat
 def test_columns_are_chosen_except_in_json(evaluate: Cli, tmp_path: Path) -> None:
     make_run(tmp_path)
     command = ("runs", "--device", "cpu", "--columns")
-    assert "--columns 'speed': choose from variant, BLEU, " in evaluate(*command, "speed", code=2).err
+    assert "--columns 'kilobytes': choose from variant, BLEU, " in evaluate(*command, "kilobytes", code=2).err
     assert "--columns chrf: not in this table; add --metrics chrf" in evaluate(*command, "chrf", code=2).err
     assert "parameters" not in evaluate(*command, "bleu", "--format", "csv").out.splitlines()[0]
     done = evaluate(*command, "bleu", "--format", "json", code=2)
