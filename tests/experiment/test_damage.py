@@ -1,19 +1,19 @@
-"""Damaged runs: detected or without effect, never a wrong answer in silence."""
+"""Tests of damaged runs: damage is detected or has no effect, but never gives a wrong result."""
 
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from experiment.test_training import session, texts
+from experiment.test_training import open_run, session, texts
 from helpers.mutations import Subject, make_subject, run_damaged
 from helpers.small import job, run_training, small_recipe, write_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from attnkit.errors import DataError
 from attnkit.experiment.verification import verify
@@ -24,11 +24,11 @@ from attnkit.train import checkpoint
 from attnkit.train.fit import Training
 
 MUTATIONS = settings(max_examples=5, derandomize=True)
-"""Few here; `benchmarks/attack.py` makes thousands."""
+"""Few examples; `benchmarks/attack.py` makes thousands."""
 
 
 @pytest.fixture(scope="module", params=["finished", "stopped"])
-def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     folder = tmp_path_factory.mktemp("mutations") / "run"
     return make_subject(folder, finished=request.param == "finished")
 
@@ -36,22 +36,22 @@ def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Subject:
 @pytest.mark.sampled(5)
 @MUTATIONS
 @given(seed=st.integers(0, 2**32))
-def test_a_damaged_run_is_refused_or_answers_as_before(made: Subject, seed: int) -> None:
-    kind, found = run_damaged(made, made.folder / "copy", seed)
-    for outcome in found:
+def test_damaged_run_raises_or_gives_the_same_results(subject: Subject, seed: int) -> None:
+    kind, outcomes = run_damaged(subject, subject.folder / "copy", seed)
+    for outcome in outcomes:
         assert outcome.verdict in ("same", "refused"), (seed, kind, outcome)
 
 
 def finished_run(folder: Path) -> Run:
     session(folder)
-    return Run.open(folder / "runs/small/base/seed-1")
+    return open_run(folder)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.model", "metrics.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"{}"], ids=["emptied", "swapped"])
-def test_training_a_finished_run_looks_at_its_files(tmp_path: Path, name: str, damage: bytes) -> None:
-    """It said "already trained" and printed the old scores."""
+def test_training_a_finished_run_checks_its_files(tmp_path: Path, name: str, damage: bytes) -> None:
+    """It reported "already trained" and printed the old scores."""
     run = finished_run(tmp_path)
     whole = (run.path / name).read_bytes()
     (run.path / name).write_bytes(damage)
@@ -61,7 +61,7 @@ def test_training_a_finished_run_looks_at_its_files(tmp_path: Path, name: str, d
     assert "already trained" in texts(session(tmp_path))
 
 
-def test_a_pipe_among_the_outputs_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_in_place_of_outputs_raises(tmp_path: Path) -> None:
     run = finished_run(tmp_path)
     path = run.output_path("test")
     path.unlink()
@@ -86,8 +86,8 @@ def test_a_pipe_among_the_outputs_is_not_waited_for(tmp_path: Path) -> None:
         ({"changes": [{"step": 1}]}, "changes.0.key is missing"),
     ],
 )
-def test_wrong_types_in_a_manifest_are_named(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
-    """Without the manifest's own hash, as of earlier versions."""
+def test_wrong_type_in_a_manifest_raises(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
+    """The manifests lack their own hash, as those of earlier versions."""
     run = Run.create(tmp_path / "run", small_recipe(write_corpus(tmp_path)), name="small", variant="base", seed=1)
     path = run.path / "manifest.json"
     value = json.loads(path.read_bytes())
@@ -105,8 +105,8 @@ def test_wrong_types_in_a_manifest_are_named(tmp_path: Path, entries: dict[str, 
         ("seed", -1, "seed must be greater than or equal to 0"),
     ],
 )
-def test_wrong_types_in_scores_are_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
-    """Even where the hashes agree: the scores would become those of another search."""
+def test_wrong_type_in_scores_raises(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    """Even if the hashes agree: the scores would become those of another search."""
     run = finished_run(tmp_path)
     path = run.path / "scores.json"
     scores = json.loads(path.read_bytes())
@@ -117,27 +117,25 @@ def test_wrong_types_in_scores_are_named(tmp_path: Path, key: str, value: Any, m
         run.scores()
 
 
-def damaged_checkpoint(folder: Path, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], object]) -> None:
-    """Stop a training after a checkpoint, and write another in its place, rightly signed."""
-    made = job(folder, small_recipe(write_corpus(folder), steps=4, valid_every=2))
-    training = Training(made)
-    training.resume()
-    newest = checkpoint.latest(made.run)
-    assert newest is not None
+def resume_damaged(folder: Path, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], object]) -> None:
+    """Resume a training after its last checkpoint was replaced by a changed one with correct hashes."""
+    stopped = job(folder, small_recipe(write_corpus(folder), steps=4, valid_every=2))
+    Training(stopped).resume()
+    newest = checkpoint.latest(stopped.run)
     values, state = checkpoint.load(newest.path)
     change(values, state)
-    checkpoint.save(made.run, newest.step + 1, values, state)
+    checkpoint.save(stopped.run, newest.step + 1, values, state)
+    run_training(job(folder, stopped.recipe))
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("key", ["step", "epoch", "position", "tokens", "seconds", "best", "worse", "recent"])
 @pytest.mark.parametrize("value", ["3", {}, -1.5], ids=["text", "object", "negative"])
-def test_wrong_types_in_the_state_of_a_checkpoint_are_named(tmp_path: Path, key: str, value: Any) -> None:
+def test_wrong_type_in_the_state_of_a_checkpoint_raises(tmp_path: Path, key: str, value: Any) -> None:
     if (key, value) == ("best", -1.5):
         pytest.skip("a score may be negative")
-    damaged_checkpoint(tmp_path, lambda _, state: state["counters"].update({key: value}))
     with pytest.raises(DataError, match=rf"step-1: counters\.{key} must be"):
-        run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
+        resume_damaged(tmp_path, lambda _, state: state["counters"].update({key: value}))
 
 
 @pytest.mark.slow
@@ -152,91 +150,63 @@ def test_wrong_types_in_the_state_of_a_checkpoint_are_named(tmp_path: Path, key:
     ],
     ids=["missing", "short", "float", "zero", "interval"],
 )
-def test_a_random_state_that_is_none_is_refused(tmp_path: Path, change: Any) -> None:
-    damaged_checkpoint(tmp_path, lambda values, _: change(values))
+def test_invalid_random_state_raises(tmp_path: Path, change: Any) -> None:
     with pytest.raises(DataError, match="step-1: the checkpoint does not fit this training"):
-        run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
+        resume_damaged(tmp_path, lambda values, _: change(values))
 
 
-def stopped_before_the_end(folder: Path, damage: Callable[[Run], object]) -> Any:
-    """A training that averages three validations, stopped at step 6 of 10, damaged, resumed."""
+def stop_damage_resume(folder: Path, file: str = "", damage: Callable[[bytes], bytes] = bytes) -> Run:
+    """Stop a training at step 6 of 10, damage a file, resume; it averages the weights of three validations."""
+    folder.mkdir(exist_ok=True)
     recipe = small_recipe(write_corpus(folder), steps=10, valid_every=2, average=3)
     training = Training(job(folder, recipe))
     training.resume()
     while training.progress.step < 6:
         training.advance()
-    damage(training.job.run)
-    return job(folder, recipe)
+    if file:
+        path = training.job.run.path / file
+        path.write_bytes(damage(path.read_bytes()))
+    run_training(job(folder, recipe))
+    return Run.open(training.job.run.path)
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+def flip_last_bit(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def test_a_damaged_checkpoint_of_the_average_is_refused(tmp_path: Path) -> None:
-    """It was left out with a note, and the final weights were others."""
-
-    def damage(run: Run) -> None:
-        flip(run.checkpoints / "step-4/tensors.safetensors")
-
-    made = stopped_before_the_end(tmp_path, damage)
+def test_damaged_checkpoint_of_the_average_raises(tmp_path: Path) -> None:
+    """It was skipped with a note, and the final weights were different."""
     with pytest.raises(DataError, match=r"step-4: damaged .* --fresh"):
-        run_training(made)
+        stop_damage_resume(tmp_path, "checkpoints/step-4/tensors.safetensors", flip_last_bit)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: Path) -> None:
-    """At step 8 the average is of 4, 6 and 8."""
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "damaged").mkdir()
-    run_training(stopped_before_the_end(tmp_path / "whole", lambda run: None))
-    made = stopped_before_the_end(
-        tmp_path / "damaged", lambda run: flip(run.checkpoints / "step-2/tensors.safetensors")
-    )
-    run_training(made)
-    weights = [load_file(tmp_path / name / "run/model.safetensors") for name in ("whole", "damaged")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert not Run.open(made.run.path).manifest.changes
+def test_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: Path) -> None:
+    """At step 8 the average is of steps 4, 6 and 8."""
+    undamaged = stop_damage_resume(tmp_path / "undamaged")
+    run = stop_damage_resume(tmp_path / "damaged", "checkpoints/step-2/tensors.safetensors", flip_last_bit)
+    expected = undamaged.weights()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in run.weights().items())
+    assert not run.manifest.changes
 
 
-def test_a_changed_log_is_refused(tmp_path: Path) -> None:
-    def damage(run: Run) -> None:
-        text = run.log.path.read_text(encoding="utf-8").replace('"epoch": 0', '"epoch": 7', 1)
-        run.log.path.write_text(text, encoding="utf-8")
-
-    made = stopped_before_the_end(tmp_path, damage)
+def test_changed_log_raises(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"metrics.jsonl: the records until step 6 were changed"):
-        run_training(made)
+        stop_damage_resume(tmp_path, "metrics.jsonl", lambda text: text.replace(b'"epoch": 0', b'"epoch": 7', 1))
 
 
-def test_a_disk_that_cannot_hold_a_checkpoint_is_found_before_the_first_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = job(tmp_path, small_recipe(write_corpus(tmp_path)))
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tensors, "write", full)
+def test_full_disk_raises_before_the_first_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "write", Mock(side_effect=OSError(28, "No space left on device")))
     monkeypatch.setattr(Training, "advance", None)
     with pytest.raises(Exception, match=r"step-0: cannot be written: No space left .* free some"):
-        run_training(made)
+        run_training(job(tmp_path, small_recipe(write_corpus(tmp_path))))
 
 
-def test_a_whole_run_verifies_and_nothing_is_written(tmp_path: Path) -> None:
+def test_undamaged_run_is_verified_without_writing(tmp_path: Path) -> None:
     run = finished_run(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
-    found = list(verify(run.path))
-    assert {check.state for check in found} == {"same"}, found
-    cells = {check.cell for check in found}
-    assert {
-        "manifest.json",
-        "model.safetensors",
-        "metrics.jsonl",
-        "scores.json",
-        "test bleu",
-        "checkpoints/step-5",
-    } <= cells
+    checks = {check.cell: check.state for check in verify(run.path)}
+    assert {*checks.values()} == {"same"}, checks
+    cells = {"manifest.json", "model.safetensors", "metrics.jsonl", "scores.json", "test bleu", "checkpoints/step-5"}
+    assert cells <= checks.keys()
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
