@@ -1,8 +1,10 @@
-"""Trainings that start from the weights of others: `train.init`."""
+"""Tests of `train.init`: trainings that start from the weights of another run."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,6 @@ from attnkit.experiment.training import train
 from attnkit.recipe import load
 from attnkit.runs import Run, run_path
 from attnkit.train.checkpoint import latest
-from attnkit.train.events import Event
 
 FIRST = """
 task: translation
@@ -38,41 +39,41 @@ train: {init: first.yaml}
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two recipes, of which the second starts from the first."""
+@pytest.fixture(autouse=True)
+def _recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write two recipes, of which the second starts from the first, into the working folder."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "first.yaml").write_text(FIRST)
-    (tmp_path / "second.yaml").write_text(SECOND)
-    return tmp_path
+    Path("first.yaml").write_text(FIRST)
+    Path("second.yaml").write_text(SECOND)
 
 
-def trained(name: str, *overrides: str, **options: object) -> list[Event]:
-    settings: dict[str, object] = {"out": Path("runs"), "device": "cpu"}
-    return record_events(train, TrainingSettings(file=load(name, overrides), **settings | options))
+def run_training(name: str, *overrides: str, variants: Sequence[str] = ("plain",), **options: Any) -> None:
+    settings: dict[str, Any] = {"out": Path("runs"), "device": "cpu", "variants": variants}
+    record_events(train, TrainingSettings(file=load(f"{name}.yaml", overrides), **settings | options))
 
 
-def begun(*overrides: str, variants: Sequence[str] = ("plain",)) -> None:
-    trained("first.yaml", *overrides, variants=variants)
-
-
-def run_of(name: str, variant: str = "plain", seed: int = 1) -> Run:
+def open_run(name: str, variant: str = "plain", seed: int = 1) -> Run:
     return Run.open(run_path("runs", name, variant, seed))
 
 
-def refusal(*overrides: str, variants: Sequence[str] = ("plain",)) -> AttnkitError:
-    with pytest.raises(AttnkitError) as caught:
-        trained("second.yaml", *overrides, variants=variants)
-    assert not Path("runs/second").exists()  # nothing was begun
+def training_error(
+    *overrides: str, variants: Sequence[str] = ("plain",), kind: type[AttnkitError] = AttnkitError
+) -> str:
+    """Return the message with which the second training raises before it writes anything."""
+    with pytest.raises(kind) as caught:
+        run_training("second", *overrides, variants=variants)
+    assert not Path("runs/second").exists()
     assert "\n" not in str(caught.value)
-    return caught.value
+    return str(caught.value)
 
 
-def test_weights_and_tokenizer_are_those_of_the_run_of_this_variant_and_seed(folder: Path) -> None:
-    begun(variants=("plain", "random"))
-    trained("second.yaml", "train.steps=1", "train.lr=1e-12", "train.warmup=0", "train.schedule=constant")
-    for variant in ("plain", "random"):
-        first, second = run_of("first", variant), run_of("second", variant)
+def test_weights_and_tokenizer_come_from_the_same_variant_and_seed() -> None:
+    variants = ("plain", "random")
+    run_training("first", variants=variants)
+    overrides = "train.steps=1", "train.lr=1e-12", "train.warmup=0", "train.schedule=constant"
+    run_training("second", *overrides, variants=variants)
+    for variant in variants:
+        first, second = open_run("first", variant), open_run("second", variant)
         assert second.manifest.init.model_dump() == {
             "run": f"runs/first/{variant}/seed-1",
             "recipe": "first",
@@ -85,23 +86,22 @@ def test_weights_and_tokenizer_are_those_of_the_run_of_this_variant_and_seed(fol
 
 
 @pytest.mark.slow
-def test_without_it_a_training_starts_elsewhere(folder: Path) -> None:
-    begun()
-    trained("second.yaml", "train.init=null", variants=("plain",))
-    assert run_of("second").manifest.init is None
-    assert run_of("second").tokenizer().digest != run_of("first").tokenizer().digest
+def test_training_without_init_is_independent() -> None:
+    run_training("first")
+    run_training("second", "train.init=null")
+    assert open_run("second").manifest.init is None
+    assert open_run("second").tokenizer().digest != open_run("first").tokenizer().digest
 
 
-def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) -> None:
-    error = refusal()
-    assert isinstance(error, MissingInputError)
-    assert str(error).startswith("second.yaml:4:15: train.init: runs/first/plain/seed-1 does not exist")
-    assert str(error).endswith(f"train it first: attnkit train {folder}/first.yaml")
-    begun()
+def test_missing_run_raises_with_the_command_that_trains_it(tmp_path: Path) -> None:
+    error = training_error(kind=MissingInputError)
+    assert error.startswith("second.yaml:4:15: train.init: runs/first/plain/seed-1 does not exist")
+    assert error.endswith(f"train it first: attnkit train {tmp_path}/first.yaml")
+    run_training("first")
     with pytest.raises(MissingInputError, match=r"seed-2 does not exist.*yaml --seed 2$"):
-        trained("second.yaml", variants=("plain",), seeds=[2])
+        run_training("second", seeds=[2])
     with pytest.raises(MissingInputError, match=r"elsewhere/first.* --out elsewhere$"):
-        trained("second.yaml", out=Path("elsewhere"))
+        run_training("second", out=Path("elsewhere"))
 
 
 @pytest.mark.sampled(5)
@@ -119,74 +119,69 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused_before_training(folder: Path, overrides: list[str], message: str) -> None:
-    begun()
-    with pytest.raises(AttnkitError, match=message):
-        trained("second.yaml", *overrides, variants=("plain",))
-    assert not Path("runs/second").exists()
+def test_recipe_that_does_not_fit_raises_before_training(overrides: list[str], message: str) -> None:
+    run_training("first")
+    assert re.search(message, training_error(*overrides))
 
 
-def test_a_length_that_changes_shapes_is_refused_with_them(folder: Path) -> None:
-    begun(variants=("random",))
-    error = refusal("data.max_length=30", variants=("random",))
-    assert isinstance(error, RecipeError)
-    assert "table must be float32 [2, 31, 31], got float32 [2, 25, 25]" in str(error)
-    assert "the same model and data.max_length" in str(error)
+def test_length_that_changes_shapes_raises() -> None:
+    run_training("first", variants=("random",))
+    error = training_error("data.max_length=30", variants=("random",), kind=RecipeError)
+    assert "table must be float32 [2, 31, 31], got float32 [2, 25, 25]" in error
+    assert "the same model and data.max_length" in error
 
 
 @pytest.mark.slow
-def test_variants_of_a_sweep_start_from_the_variant_that_they_are_made_of(folder: Path) -> None:
-    begun()
+def test_variant_of_a_sweep_starts_from_its_variant_of_the_recipe() -> None:
+    run_training("first")
     name = "plain,lr=0.001"
-    trained("second.yaml", "train.lr=1e-3,1e-4", variants=(name,))
-    assert run_of("second", name).manifest.init.variant == "plain"
+    run_training("second", "train.lr=1e-3,1e-4", variants=(name,))
+    assert open_run("second", name).manifest.init.variant == "plain"
 
 
 @pytest.mark.slow
-def test_a_run_folder_starts_any_seed_and_a_folder_of_runs_the_same_one(folder: Path) -> None:
-    begun()
-    for init in ("runs/first/plain/seed-1", "runs/first"):
-        seeds = [2] if init.endswith("seed-1") else [1]
-        trained("second.yaml", f"train.init={init}", variants=("plain",), seeds=seeds)
-        assert run_of("second", seed=seeds[0]).manifest.init.seed == 1
+@pytest.mark.parametrize(("init", "seed"), [("runs/first/plain/seed-1", 2), ("runs/first", 1)])
+def test_init_may_be_a_run_for_any_seed_or_a_folder_of_runs(init: str, seed: int) -> None:
+    run_training("first")
+    run_training("second", f"train.init={init}", seeds=[seed])
+    assert open_run("second", seed=seed).manifest.init.seed == 1
 
 
-def test_an_unfinished_run_is_no_start(folder: Path) -> None:
-    begun()
-    run_of("first").update(finished=None)
-    assert "is not finished" in str(refusal())
+def test_unfinished_run_raises() -> None:
+    run_training("first")
+    open_run("first").update(finished=None)
+    assert "is not finished" in training_error()
 
 
 @pytest.mark.slow
-def test_a_stopped_training_ends_as_one_left_alone_without_the_first_run(folder: Path) -> None:
-    begun()
-    trained("second.yaml", "train.steps=6", variants=("plain",))
-    whole = run_of("second").manifest.files["model.safetensors"]
-    trained("second.yaml", "train.steps=4", variants=("plain",), fresh=True)
-    Path("runs/first").rename("elsewhere")  # its own checkpoints are enough
-    trained("second.yaml", "train.steps=6", variants=("plain",), allow_change=True)
-    found = latest(run_of("second"))
-    assert found is not None
-    assert found.step == 6
-    assert run_of("second").manifest.files["model.safetensors"] == whole
+def test_resumed_training_does_not_need_the_first_run() -> None:
+    """Its own checkpoints suffice for the weights of an uninterrupted training."""
+    run_training("first")
+    run_training("second", "train.steps=6")
+    expected = open_run("second").manifest.files["model.safetensors"]
+    run_training("second", "train.steps=4", fresh=True)
+    Path("runs/first").rename("elsewhere")
+    run_training("second", "train.steps=6", allow_change=True)
+    assert latest(open_run("second")).step == 6
+    assert open_run("second").manifest.files["model.safetensors"] == expected
 
 
-def test_other_weights_under_the_same_name_do_not_continue_a_run_without_checkpoint(folder: Path) -> None:
-    begun()
-    trained("second.yaml", variants=("plain",))
-    run = run_of("second")
-    shutil.rmtree(run.checkpoints)  # as it was before its first one
+def test_run_without_checkpoint_does_not_continue_from_other_weights() -> None:
+    run_training("first")
+    run_training("second")
+    run = open_run("second")
+    shutil.rmtree(run.checkpoints)  # as before the first checkpoint
     run.update(finished=None)
-    trained("first.yaml", "train.lr=1e-2", variants=("plain",), fresh=True)
+    run_training("first", "train.lr=1e-2", fresh=True)
     with pytest.raises(DataError, match="started from other weights"):
-        trained("second.yaml", variants=("plain",))
+        run_training("second")
 
 
-def test_an_encoder_takes_the_encoder_of_an_encoder_decoder(folder: Path) -> None:
-    begun()
+def test_encoder_starts_from_the_encoder_of_an_encoder_decoder() -> None:
+    run_training("first")
     rows = '{"source": "a b", "target": "yes"}\n{"source": "c", "target": "no"}\n'
-    (folder / "rows.jsonl").write_text(rows)
-    (folder / "third.yaml").write_text(
+    Path("rows.jsonl").write_text(rows)
+    Path("third.yaml").write_text(
         "task: classification\n"
         "data: {train: rows.jsonl, valid: rows.jsonl, labels: [no, yes], max_length: 24}\n"
         "model: {shape: encoder, width: 16, heads: 2, ff: 16, layers: 1}\n"
@@ -195,31 +190,30 @@ def test_an_encoder_takes_the_encoder_of_an_encoder_decoder(folder: Path) -> Non
     )
     file = load("third.yaml")
     run = initial_run(file, "plain", 1, Path("runs"))
-    assert run is not None
     names = starting_weights(file.variants["plain"], run)
     assert {name.split(".")[0] for name in names} == {"embed_source", "encoder"}
-    trained("third.yaml")
-    tokenizer = Tokenizer.load(run_of("third").path)
+    run_training("third")
+    tokenizer = Tokenizer.load(open_run("third").path)
     assert len(tokenizer.target) == 4 + 2
     assert tokenizer.source.model == run.tokenizer().source.model
 
 
 @pytest.mark.slow
-def test_changed_weights_of_a_moved_start_are_refused(folder: Path) -> None:
-    begun()
-    trained("second.yaml", variants=("plain",))
+def test_first_run_may_move_but_not_change() -> None:
+    run_training("first")
+    run_training("second")
     Path("runs/first").rename("moved")
-    trained("second.yaml", "train.init=moved", variants=("plain",))  # the same weights elsewhere
-    trained("first.yaml", "train.lr=1e-2", variants=("plain",))
+    run_training("second", "train.init=moved")
+    run_training("first", "train.lr=1e-2")
     with pytest.raises(DataError, match="started from other weights"):
-        trained("second.yaml", "train.init=runs/first", variants=("plain",))
+        run_training("second", "train.init=runs/first")
 
 
-def test_a_run_does_not_start_from_itself(folder: Path) -> None:
-    """With --fresh it was removed before that was found out."""
-    begun()
-    before = run_of("first").weights()
+def test_run_that_starts_from_itself_raises() -> None:
+    """With --fresh, the run was removed before the error was found."""
+    run_training("first")
+    before = open_run("first").weights()
     for fresh in (False, True):
         with pytest.raises(RecipeError, match="is the run to train; use another --out"):
-            trained("first.yaml", "train.init=first.yaml", variants=("plain",), fresh=fresh)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in run_of("first").weights().items())
+            run_training("first", "train.init=first.yaml", fresh=fresh)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in open_run("first").weights().items())
