@@ -175,7 +175,7 @@ def test_measuring_does_not_change_the_random_state(recipe: Recipe, prepared: Pr
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_precision_is_chosen_by_the_median_of_timings_and_stored(
+def test_precision_is_chosen_by_paired_timings_and_stored(
     recipe: Recipe, prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two slow rounds of five, of the faster precision, do not decide."""

@@ -1,4 +1,4 @@
-"""Trainings side by side: the same results, stops, failures and refusals."""
+"""Tests of parallel trainings (--jobs): equal results, stops, failures and errors."""
 
 import errno
 import json
@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from helpers.events import record_events
@@ -43,7 +45,7 @@ variants:
 """
 TWO = "  one: {}\n  two: {model.attention: linear}\n"
 LIMIT = 60
-"""Seconds that a process may take to end."""
+"""Maximum number of seconds until a process ends."""
 Watch = Callable[[events.Event], object]
 
 FAILS = '''"""Scaled dot product that can fail in several ways: A = softmax(q k^T / sqrt(D)).
@@ -68,14 +70,14 @@ class FailingDot(ScaledDot):
 
     fused = Scored.fused
 
-    def __init__(self, shape: Shape, *, how: str = "killed") -> None:
+    def __init__(self, shape: Shape, *, fault: str = "killed") -> None:
         super().__init__(shape)
-        self.how, self.calls = how, 0
+        self.fault, self.calls = fault, 0
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         self.calls += 1
         if self.calls > 9 and multiprocessing.parent_process() is not None:
-            if self.how == "killed":
+            if self.fault == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise IndexError("out of plug-in")
         return super().scores(q, k, mask)
@@ -83,7 +85,7 @@ class FailingDot(ScaledDot):
 
 
 def write_recipe(folder: Path, variants: str = TWO) -> Path:
-    """A recipe of a tiny model that counts backwards."""
+    """Write a recipe of a tiny model and its corpus."""
     data = write_corpus(folder)
     files = {name: list(getattr(data, name)) for name in ("train", "valid", "test")}
     path = folder / "tiny.yaml"
@@ -91,55 +93,52 @@ def write_recipe(folder: Path, variants: str = TWO) -> Path:
     return path
 
 
-def settings_of(file: RecipeFile, folder: Path, **more: Any) -> TrainingSettings:
-    return TrainingSettings(file=file, out=folder / "runs", device="cpu", **more)
+def settings(file: RecipeFile, folder: Path) -> TrainingSettings:
+    return TrainingSettings(file=file, out=folder / "runs", device="cpu")
 
 
-def session(recipe: Path, watch: Watch = events.ignore) -> list[events.Event]:
-    """The events of a session with two jobs."""
-    settings = settings_of(load(recipe), recipe.parent)
-    return record_events(training.train, settings, jobs=2, watch=watch)
+def session(recipe: Path, watch: Watch = events.ignore, jobs: int = 2) -> list[events.Event]:
+    return record_events(training.train, settings(load(recipe), recipe.parent), jobs=jobs, watch=watch)
 
 
-def weights(folder: Path) -> dict[str, str]:
-    """SHA-256 of the weights of every run."""
-    found = folder.glob("tiny/*/seed-*/model.safetensors")
-    return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(found)}
+def open_runs(runs: Path) -> list[Run]:
+    return [Run.open(runs / f"tiny/{name}/seed-1") for name in ("one", "two")]
 
 
-def scores(scored: events.Event) -> list[Any]:
-    """What a table says, without places and speeds."""
-    assert isinstance(scored, events.ScoredEvent)
-    found = scored.comparison.json()
-    rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in found["rows"]]
-    compared = [{k: v for k, v in one.items() if "per_second" not in k} for one in found["comparisons"]]
-    return [rows, found["baseline"], json.dumps(compared, default=str)]
+Results = tuple[dict[str, str], list[Any]]
+
+
+def results(folder: Path, scored: Any) -> Results:
+    """Return the SHA-256 of the weights of every run, and the contents of the table except paths and speeds."""
+    paths = sorted((folder / "runs").glob("tiny/*/seed-*/model.safetensors"))
+    weights = {str(path.relative_to(folder)): sha256_file(path) for path in paths}
+    table = scored.comparison.json()
+    rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in table["rows"]]
+    comparisons = [{k: v for k, v in row.items() if "per_second" not in k} for row in table["comparisons"]]
+    return weights, [rows, table["baseline"], json.dumps(comparisons, default=str)]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[Any]]:
-    """Weights and scores of the two runs one after the other, in this process, on one thread."""
-    recipe = write_recipe(tmp_path_factory.mktemp("alone"))
-    *_, scored = record_events(training.train, settings_of(load(recipe), recipe.parent))
-    return weights(recipe.parent / "runs"), scores(scored)
+def sequential(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Return the results of the two runs one after the other, in this process, on one thread."""
+    recipe = write_recipe(tmp_path_factory.mktemp("sequential"))
+    return results(recipe.parent, session(recipe, jobs=1)[-1])
 
 
-def test_two_jobs_give_what_one_gives(tmp_path: Path, alone: tuple[dict[str, str], list[Any]]) -> None:
-    told = session(write_recipe(tmp_path))
-    assert (weights(tmp_path / "runs"), scores(told[-1])) == alone
-    assert told[0] == events.NoteEvent("2 runs at a time, 1 thread each")
-    assert sum(isinstance(event, events.PreparedEvent) for event in told) == 1
-    of_runs = [event for event in told if isinstance(event, events.ProgressEvent)]
-    assert {(event.variant, event.seed) for event in of_runs} == {("one", 1), ("two", 1)}
-    assert len(of_runs) == 80
-    manifests = [Run.open(tmp_path / f"runs/tiny/{name}/seed-1").manifest for name in ("one", "two")]
-    assert [manifest.threads for manifest in manifests] == [1, 1]
+def test_two_jobs_give_the_results_of_one(tmp_path: Path, sequential: Results) -> None:
+    recorded = session(write_recipe(tmp_path))
+    assert results(tmp_path, recorded[-1]) == sequential
+    assert recorded[0] == events.NoteEvent("2 runs at a time, 1 thread each")
+    assert sum(isinstance(event, events.PreparedEvent) for event in recorded) == 1
+    progress = [(event.variant, event.seed) for event in recorded if isinstance(event, events.ProgressEvent)]
+    assert Counter(progress) == {("one", 1): 40, ("two", 1): 40}
+    assert [run.manifest.threads for run in open_runs(tmp_path / "runs")] == [1, 1]
     assert not multiprocessing.active_children()
 
 
-def interrupting(*sent: tuple[int, int]) -> Watch:
-    """Send signals after so many updates, to this process, or SIGKILL to one of its children."""
-    waiting = list(sent)
+def send(*signals: tuple[int, int]) -> Watch:
+    """Send signals after numbers of updates to this process, but SIGKILL to one of its children."""
+    waiting = list(signals)
     updates = 0
 
     def watch(event: events.Event) -> None:
@@ -148,9 +147,7 @@ def interrupting(*sent: tuple[int, int]) -> Watch:
         while waiting and updates > waiting[0][0]:
             _, number = waiting.pop(0)
             if number == signal.SIGKILL:
-                child = random.choice(multiprocessing.active_children())
-                assert child.pid is not None
-                os.kill(child.pid, number)
+                os.kill(random.choice(multiprocessing.active_children()).pid, number)
             else:
                 signal.raise_signal(number)
 
@@ -158,24 +155,20 @@ def interrupting(*sent: tuple[int, int]) -> Watch:
 
 
 @pytest.mark.slow
-def test_interrupted_again_and_again_it_ends_with_the_same_table(
-    tmp_path: Path, alone: tuple[dict[str, str], list[Any]]
-) -> None:
-    """Stopped twice at random moments, and once one of its processes is killed."""
+def test_interrupted_sessions_end_with_the_same_results(tmp_path: Path, sequential: Results) -> None:
+    """Sessions are stopped twice at random times, and one of their processes is killed."""
     recipe, draw = write_recipe(tmp_path), random.Random()
     first = [(draw.randrange(1, 12), signal.SIGKILL), (draw.randrange(12, 30), signal.SIGTERM)]
     with pytest.raises(errors.AttnkitError, match=r"\w+ seed 1: its process was killed \(SIGKILL"):
-        session(recipe, interrupting(*first))
-    with suppress(errors.StoppedError):  # on a busy machine both may be done before it is sent
-        session(recipe, interrupting((draw.randrange(30), signal.SIGINT)))
+        session(recipe, send(*first))
+    with suppress(errors.StoppedError):  # on a busy machine both trainings may end before the signal
+        session(recipe, send((draw.randrange(30), signal.SIGINT)))
     assert not multiprocessing.active_children()
-    *_, scored = session(recipe)
-    assert (weights(tmp_path / "runs"), scores(scored)) == alone
+    assert results(tmp_path, session(recipe)[-1]) == sequential
 
 
 @pytest.mark.slow
-def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None:
-
+def test_stop_before_the_first_update_can_be_resumed(tmp_path: Path) -> None:
     def stop(event: events.Event) -> None:
         if isinstance(event, events.NoteEvent) and event.text.startswith("starting"):
             signal.raise_signal(signal.SIGTERM)
@@ -186,47 +179,45 @@ def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_second_interrupt_leaves_at_once_and_leaves_no_process(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as left:
-        session(write_recipe(tmp_path), interrupting((0, signal.SIGINT), (0, signal.SIGINT)))
-    assert left.value.code == 130
+def test_second_interrupt_ends_all_processes_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        session(write_recipe(tmp_path), send((0, signal.SIGINT), (0, signal.SIGINT)))
+    assert caught.value.code == 130
     assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
-def test_runs_that_fail_do_not_take_the_others_with_them(
+def test_failed_runs_do_not_stop_other_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Divergence, a process that is killed, a fault of a plug-in; each is told once, one table."""
+    """Divergence, a killed process and an exception of a plug-in are reported once each."""
     plugin = tmp_path / "failing_dot.py"
     plugin.write_text(FAILS)
     monkeypatch.chdir(tmp_path)
-    failing = "model.attention: {{name: failing-dot, how: {}}}"
+    failing = "model.attention: {{name: failing-dot, fault: {}}}"
     variants = {
         "good": "",
         "wild": "train.lr: 1e30, train.warmup: 1",
         "killed": failing.format("killed"),
-        "faulty": failing.format("fault"),
+        "faulty": failing.format("error"),
     }
     write_recipe(tmp_path, "".join(f"  {name}: {{{text}}}\n" for name, text in variants.items()))
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
     code = main(["train", "tiny.yaml", "--plugin", str(plugin), "--jobs", "2"])
-    shown = capsys.readouterr()
-    lines = shown.err.splitlines()
-    told = [line for line in lines if " seed 1: failed: " in line]
-    names = ", ".join(line.split(": ")[0] for line in told)
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    reasons = dict(line.split(" seed 1: failed: ", 1) for line in lines if " seed 1: failed: " in line)
+    assert set(reasons) == {"wild", "killed", "faulty"}
+    names = ", ".join(f"{name} seed 1" for name in reasons)
     final = f"attnkit: error: 3 of 4 runs failed, for the reasons above: {names}"
     assert [line for line in lines if line.startswith("attnkit: error: ")] == [final]
-    reasons = dict(line.split(" seed 1: failed: ", 1) for line in told)
-    assert set(reasons) == {"wild", "killed", "faulty"}
     assert "is not finite" in reasons["wild"]
     assert reasons["killed"].startswith("its process was killed (SIGKILL), probably because memory ran out")
     line = next(n for n, text in enumerate(FAILS.splitlines(), 1) if "raise IndexError" in text)
     assert reasons["faulty"] == f"{plugin}:{line}: IndexError: out of plug-in"
     assert any("Traceback" in line for line in lines)
-    first = told[0].split(" seed")[0]
-    assert code == {"wild": 3, "killed": 71, "faulty": 1}[first]
-    assert {line.split()[0] for line in shown.out.splitlines()} & variants.keys() == {"good"}
+    assert code == {"wild": 3, "killed": 71, "faulty": 1}[next(iter(reasons))]
+    assert {line.split()[0] for line in captured.out.splitlines()} & variants.keys() == {"good"}
     assert not multiprocessing.active_children()
 
 
@@ -240,81 +231,76 @@ def test_runs_that_fail_do_not_take_the_others_with_them(
         (KeyError("x"), 1, "KeyError: 'x'; this is a bug in attnkit"),
     ],
 )
-def test_what_a_worker_reports(tmp_path: Path, error: Exception, code: int, text: str) -> None:
-    recipe = load(write_recipe(tmp_path)).variants["one"]
-    found = training.end_of(error, recipe)
-    assert found.error is not None
-    assert found.error.code == code
-    assert pytest.raises(errors.AttnkitError, _raise, found.error).match(text)
-    assert bool(found.details) == (code == 1)
+def test_exception_of_a_worker_becomes_an_error_with_a_code(
+    tmp_path: Path, error: Exception, code: int, text: str
+) -> None:
+    end = training.end_of(error, load(write_recipe(tmp_path)).variants["one"])
+    assert isinstance(end.error, errors.AttnkitError)
+    assert end.error.code == code
+    assert text in str(end.error)
+    assert bool(end.details) == (code == 1)
 
 
-def _raise(error: Exception) -> None:
-    raise error
-
-
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
 def test_free_memory_is_known_on_linux() -> None:
-    free = free_memory()
-    if sys.platform == "linux":
-        assert free is not None
-        assert free > 1 << 20
+    assert free_memory() > 1 << 20
 
 
-def test_a_run_of_another_recipe_is_refused_before_any_training(tmp_path: Path) -> None:
-    """It was refused when its turn came, after hours of other trainings."""
+def test_run_of_another_recipe_raises_before_any_training(tmp_path: Path) -> None:
+    """It raised when its turn came, after hours of other trainings."""
     recipe = write_recipe(tmp_path)
-    made = load(recipe, ["train.steps=1"])
-    Run.create(tmp_path / "runs/tiny/two/seed-1", made.variants["two"], name="tiny", variant="two", seed=1)
-    for count in (1, 2):
-        words = ["train", str(recipe), "--out", str(tmp_path / "runs"), "--jobs", str(count)]
-        assert main([*words, "--quiet"]) == 78
+    other = load(recipe, ["train.steps=1"]).variants["two"]
+    Run.create(tmp_path / "runs/tiny/two/seed-1", other, name="tiny", variant="two", seed=1)
+    for jobs in ("1", "2"):
+        assert main(["train", str(recipe), "--out", str(tmp_path / "runs"), "--jobs", jobs, "--quiet"]) == 78
     assert not (tmp_path / "runs/tiny/one").exists()
 
 
 @pytest.mark.slow
 def test_precision_is_chosen_once_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("attnkit.experiment.cost.choose_precision", lambda *_: asked.append(1) or ("bf16", "measured"))
+    choose = Mock(return_value=("bf16", "measured"))
+    monkeypatch.setattr("attnkit.experiment.cost.choose_precision", choose)
     recipe = write_recipe(tmp_path)
     recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 40", "steps: 2"))
-    told = session(recipe)
-    started = [event for event in told if isinstance(event, events.StartedEvent)]
+    recorded = session(recipe)
+    started = [event for event in recorded if isinstance(event, events.StartedEvent)]
     assert [event.precision for event in started] == ["bf16", "bf16"]
-    assert told.index(events.NoteEvent("precision: bf16 (measured)")) < told.index(started[0])
-    assert len(asked) == 1
+    assert recorded.index(events.NoteEvent("precision: bf16 (measured)")) < recorded.index(started[0])
+    choose.assert_called_once()
 
 
 def workers_of(session: int) -> list[int]:
-    """The processes of a session that compute, and the one that they are forked from."""
+    """Return the ids of the processes of a session that train, and of the server that forks them."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            belongs = int(status.read_text().rpartition(")")[2].split()[3])
-            words = (status.parent / "cmdline").read_bytes()
-        except OSError:  # it ended meanwhile
+            session_id = int(status.read_text().rpartition(")")[2].split()[3])
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:  # the process has ended
             continue
-        if belongs == session and b"forkserver" in words:
+        if session_id == session and b"forkserver" in command:
             found.append(int(status.parent.name))
     return found
 
 
 def is_saved(run: Run) -> bool:
-    """Whether the last update that it logged is in a checkpoint."""
+    """Return whether a checkpoint contains the last logged update."""
     steps = [int(path.name.removeprefix("step-")) for path in run.checkpoints.iterdir()]
-    logged: int = run.log.records()[-1]["step"]
-    return max(steps) == logged
+    return bool(max(steps) == run.log.records()[-1]["step"])
 
 
-def endless(recipe: Path) -> Path:
-    """The recipe with more updates than a test waits for."""
+def write_endless_recipe(folder: Path) -> Path:
+    """Write the recipe with more updates than a test can wait for."""
+    recipe = write_recipe(folder)
     recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 100000"))
     return recipe
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes there are")
-def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_path: Path) -> None:
-    words = ["train", str(endless(write_recipe(tmp_path))), "--jobs", "2", "--json"]
+@pytest.mark.skipif(sys.platform != "linux", reason="lists processes by /proc")
+def test_interrupt_of_the_process_group_saves_every_run(tmp_path: Path) -> None:
+    """Ctrl-C in a terminal sends SIGINT to all processes."""
+    words = ["train", str(write_endless_recipe(tmp_path)), "--jobs", "2", "--json"]
     process = subprocess.Popen(
         [sys.executable, "-m", "attnkit", *words, "--out", str(tmp_path / "runs")],
         stdout=subprocess.PIPE,
@@ -323,60 +309,58 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
         start_new_session=True,
         env=environment(),
     )
-    assert process.stdout is not None
-    seen = set()
+    variants = set()
     for line in process.stdout:
         event = json.loads(line)
-        seen |= {event["variant"]} if event["event"] == "progress" else set()
-        if len(seen) == 2:
+        variants |= {event["variant"]} if event["event"] == "progress" else set()
+        if len(variants) == 2:
             break
     assert len(workers_of(process.pid)) == 3
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=LIMIT)
-    assert process.returncode == 75, told
-    assert told.splitlines()[-1].startswith("attnkit: stopped by SIGINT; all progress")
-    assert "Traceback" not in told
+    _, stderr = process.communicate(timeout=LIMIT)
+    assert process.returncode == 75, stderr
+    assert stderr.splitlines()[-1].startswith("attnkit: stopped by SIGINT; all progress")
+    assert "Traceback" not in stderr
     deadline = time.monotonic() + LIMIT
     while workers_of(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert all(is_saved(Run.open(tmp_path / f"runs/tiny/{name}/seed-1")) for name in ("one", "two"))
+    assert all(is_saved(run) for run in open_runs(tmp_path / "runs"))
 
 
 @pytest.mark.slow
-def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
-    """The parent's end of the pipe is closed, as when it is killed."""
-    file = load(endless(write_recipe(tmp_path)))
-    start = training.Start(TrainingSettings(file=file, out=tmp_path, device="cpu"), 1, ())
+def test_worker_without_a_parent_saves_and_ends(tmp_path: Path) -> None:
+    """The parent's end of the pipe is closed, as if the parent was killed."""
+    start = training.Start(settings(load(write_endless_recipe(tmp_path)), tmp_path), 1, ())
     worker = training.Job(start, tmp_path / "out.txt", ("one", 1))
     while not isinstance(worker.receive(), events.ProgressEvent):
         pass
     worker.connection.close()
     worker.process.join(LIMIT)
     assert worker.process.exitcode == 0, (tmp_path / "out.txt").read_text()
-    assert is_saved(Run.open(tmp_path / "tiny/one/seed-1"))
+    assert is_saved(Run.open(tmp_path / "runs/tiny/one/seed-1"))
 
 
-@pytest.mark.parametrize("told", [None, "SIGTERM"])
+@pytest.mark.parametrize("requested", [None, "SIGTERM"])
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError, ConnectionRefusedError, BrokenPipeError])
-def test_a_server_of_processes_that_was_killed_is_no_bug(
-    error: type[Exception], told: str | None, monkeypatch: pytest.MonkeyPatch
+def test_killed_fork_server_is_not_reported_as_a_bug(
+    error: type[Exception], requested: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal to the whole group ended it before the first worker was there."""
+    """A signal to the process group ends the server before it forks the first worker."""
     stop = SimpleNamespace(requested=None)
 
-    def started(*_: object) -> None:
-        stop.requested = told  # type: ignore[assignment]
+    def start_job(*_: object) -> None:
+        stop.requested = requested
         raise error
 
-    monkeypatch.setattr(training, "Job", started)
+    monkeypatch.setattr(training, "Job", start_job)
     experiment: Any = SimpleNamespace(stop=stop, emit=events.ignore)
-    start = training.Start(settings_of(load("quickstart"), Path()), 1, ())
-    with pytest.raises(errors.StoppedError if told else errors.MemoryLimitError, match="again"):
+    start = training.Start(settings(load("quickstart"), Path()), 1, ())
+    with pytest.raises(errors.StoppedError if requested else errors.MemoryLimitError, match="again"):
         training.run_jobs(experiment, start, [("one", 1)], 2)
 
 
-def test_the_end_of_a_process_without_a_word_is_explained(tmp_path: Path) -> None:
+def test_process_that_ends_without_a_report_has_an_error(tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     output.write_text("Fatal Python error: Segmentation fault\n")
     died = training.end_of_process(-signal.SIGSEGV, output)

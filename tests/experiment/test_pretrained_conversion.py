@@ -1,10 +1,11 @@
-"""Attention surgery on Hugging Face models: the stages, what they learn, and what is refused."""
+"""Tests of attention conversion of Hugging Face models: stages, perplexities, existing folders, errors."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,11 +21,11 @@ from helpers.small import StopAt
 from safetensors import SafetensorError
 
 from attnkit.errors import AttnkitError, DataError, OutputError, OutputPathError, StoppedError, UsageError
-from attnkit.experiment import pretrained_conversion as converting
+from attnkit.experiment import pretrained_conversion
 from attnkit.experiment.pretrained_conversion import PretrainedSettings, convert, nll, recipe_of
 from attnkit.huggingface import open_model, surgery
 from attnkit.storage.files import read_json
-from attnkit.train.events import NoteEvent, ProgressEvent, ScoredEvent
+from attnkit.train.events import NoteEvent, ProgressEvent
 
 STORY = "The animal did not cross the street because it was too tired. A small river runs behind. "
 
@@ -37,11 +38,11 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def settings(folder: Path, attention: str = "linear", words: Sequence[str] = (), **given: Any) -> PretrainedSettings:
+def settings(folder: Path, attention: str = "linear", words: Sequence[str] = (), **options: Any) -> PretrainedSettings:
     text = folder.parent / "text.txt"
     if not text.exists():
         text.write_text(STORY * 40, encoding="utf-8")
-    chosen: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "model": str(folder),
         "text": text,
         "test": None,
@@ -52,18 +53,16 @@ def settings(folder: Path, attention: str = "linear", words: Sequence[str] = (),
         "device": "cpu",
     }
     recipe = recipe_of(attention, ["train.lr=1e-3", "train.batch_tokens=64", *words])
-    return PretrainedSettings(recipe=recipe, **chosen | given)
+    return PretrainedSettings(recipe=recipe, **defaults | options)
 
 
-def scores(told: list[Any]) -> dict[str, float]:
-    assert isinstance(told[-1], ScoredEvent)
-    return {row.variant: row.scores["perplexity"].value for row in told[-1].comparison.rows}
+def perplexities(events: list[Any]) -> dict[str, float]:
+    return {row.variant: row.scores["perplexity"].value for row in events[-1].comparison.rows}
 
 
-def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
+def test_each_stage_is_scored_and_the_last_is_saved(model: Path) -> None:
     chosen = settings(model)
-    told = record_events(convert, chosen)
-    found = scores(told)
+    found = perplexities(record_events(convert, chosen))
     assert [*found] == ["before", "swapped", "transferred", "tuned"]
     assert len(set(found.values())) == 4
     opened = open_model(chosen.folder, device="cpu")
@@ -75,25 +74,23 @@ def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
     windows = torch.tensor(ids[: len(ids) // 16 * 16]).view(-1, 16)
     windows = windows[-math.ceil(len(windows) / 10) :]
     with torch.no_grad():
-        total = sum(float(nll(opened.model, one[None]).double().sum()) for one in windows)
+        total = sum(float(nll(opened.model, window[None]).double().sum()) for window in windows)
     assert math.exp(total / (15 * len(windows))) == pytest.approx(found["tuned"], rel=1e-4)
 
 
-def test_the_same_mechanism_loses_nothing(model: Path) -> None:
-    told = record_events(convert, settings(model, "scaled-dot", transfer=1, tune=0))
-    found = scores(told)
+def test_same_mechanism_has_the_same_perplexity(model: Path) -> None:
+    events = record_events(convert, settings(model, "scaled-dot", transfer=1, tune=0))
+    found = perplexities(events)
     assert found["swapped"] == pytest.approx(found["before"], rel=1e-6)
-    (loss,) = [event.loss for event in told if isinstance(event, ProgressEvent)]
+    (loss,) = [event.loss for event in events if isinstance(event, ProgressEvent)]
     assert loss < 1e-12
 
 
 @pytest.mark.slow
-def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(converting, "RATE", 1e-2)  # the model was not trained
-    told = record_events(convert, settings(model, "{name: local, window: 1}", transfer=60, tune=0))
-    (note,) = [e.text for e in told if isinstance(e, NoteEvent) and "squared" in e.text]
+def test_transfer_reduces_the_error_and_trains_only_attention(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained_conversion, "RATE", 1e-2)  # high, since the model was not trained
+    events = record_events(convert, settings(model, "{name: local, window: 1}", transfer=60, tune=0))
+    (note,) = [event.text for event in events if isinstance(event, NoteEvent) and "squared" in event.text]
     first, last = (float(number) for number in note.partition(" error ")[2].split(" -> "))
     assert last < 0.5 * first
     before = dict(open_model(model, device="cpu").model.named_parameters())
@@ -105,52 +102,50 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_tuning_learns_the_text(model: Path, precision: str) -> None:
+def test_tuning_reduces_the_perplexity(model: Path, precision: str) -> None:
     words = [f"train.precision={precision}"]
-    told = record_events(convert, settings(model, "performer", words, transfer=2, tune=60))
-    assert scores(told)["tuned"] < 0.5 * scores(told)["swapped"]
+    found = perplexities(record_events(convert, settings(model, "performer", words, transfer=2, tune=60)))
+    assert found["tuned"] < 0.5 * found["swapped"]
 
 
-def test_a_text_of_its_own_is_scored(model: Path) -> None:
+def test_test_text_is_scored(model: Path) -> None:
     test = model.parent / "test.txt"
     test.write_text(STORY * 3, encoding="utf-8")
-    told = record_events(convert, settings(model, transfer=0, tune=0, test=test))
-    assert isinstance(told[-1], ScoredEvent)
+    *_, scored = record_events(convert, settings(model, transfer=0, tune=0, test=test))
     length = len(tokenizer()(STORY * 3)["input_ids"])
-    assert {row.sentences for row in told[-1].comparison.rows} == {length // 16}
+    assert {row.sentences for row in scored.comparison.rows} == {length // 16}
 
 
 def read(folder: Path, data: bytes) -> list[int]:
-    """The tokens of a file in windows of 16."""
+    """Return the tokens of a file in windows of 16."""
     chosen = settings(folder)
     chosen.text.write_bytes(data)
-    made = converting._PretrainedConversion(chosen, StopAt([]), ignore)  # type: ignore[arg-type]
-    return made._windows(chosen.text).flatten().tolist()
+    conversion = pretrained_conversion._PretrainedConversion(chosen, StopAt([]), ignore)
+    return conversion._windows(chosen.text).flatten().tolist()
 
 
-def test_a_text_of_windows_is_read_as_any_other(model: Path) -> None:
+def test_byte_order_mark_and_windows_line_ends_are_ignored(model: Path) -> None:
     plain = read(model, f"{STORY}\n\n{STORY}".encode())
     assert read(model, f"\ufeff{STORY}\r\n\r\n{STORY}".encode()) == plain
 
 
-def test_of_a_long_text_the_first_part_is_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_part_of_a_long_text_is_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (STORY + "\u00fc").encode()
-    whole = read(model, STORY.encode())
-    monkeypatch.setattr(converting, "MAX_BYTES", len(text) - 1)  # inside the last character
-    assert read(model, text + STORY.encode()) == whole
+    story = read(model, STORY.encode())
+    monkeypatch.setattr(pretrained_conversion, "MAX_BYTES", len(text) - 1)  # inside the last character
+    assert read(model, text + STORY.encode()) == story
     with pytest.raises(DataError, match="is not UTF-8 text"):
         read(model, b"\xff" + text)
 
 
-def test_a_signal_writes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_conversion_writes_nothing(model: Path) -> None:
     chosen = settings(model)
-    made = converting._PretrainedConversion(chosen, StopAt([6]), ignore)  # type: ignore[arg-type]
     with pytest.raises(StoppedError, match="nothing was written"):
-        made.run()
+        pretrained_conversion._PretrainedConversion(chosen, StopAt([6]), ignore).run()
     assert not chosen.folder.exists()
 
 
-def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> None:
+def test_existing_folder_is_replaced_only_with_fresh(model: Path) -> None:
     chosen = settings(model, transfer=0, tune=0)
     record_events(convert, chosen)
     with pytest.raises(OutputPathError, match="--fresh"):
@@ -162,7 +157,7 @@ def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> Non
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_what_is_no_converted_model_is_never_replaced(fresh: bool, model: Path) -> None:
+def test_folder_that_is_not_a_converted_model_is_never_replaced(fresh: bool, model: Path) -> None:
     chosen = settings(model, transfer=0, tune=0, fresh=fresh)
     run = chosen.folder / "base" / "seed-1"
     run.mkdir(parents=True)
@@ -172,22 +167,20 @@ def test_what_is_no_converted_model_is_never_replaced(fresh: bool, model: Path) 
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_what_appeared_during_the_training_is_kept(fresh: bool, model: Path) -> None:
+def test_folder_created_during_training_is_not_replaced(fresh: bool, model: Path) -> None:
     chosen = settings(model, fresh=fresh)
 
-    def appear(event: Event) -> None:
+    def create_folder(event: Event) -> None:
         if isinstance(event, ProgressEvent):
             chosen.folder.mkdir(parents=True, exist_ok=True)
 
     with pytest.raises(OutputPathError, match="not a converted model; use another --out"):
-        record_events(convert, chosen, watch=appear)
+        record_events(convert, chosen, watch=create_folder)
     assert not [*chosen.folder.iterdir()]
 
 
-def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
+def test_full_disk_leaves_no_files(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=SafetensorError("I/O error: No space left on device (os error 28)"))
     monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", full)
     chosen = settings(model, transfer=0, tune=0)
     with pytest.raises(OutputError, match="No space left on device; free some space"):
@@ -195,15 +188,15 @@ def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch
     assert not [*chosen.out.iterdir()]
 
 
-def test_a_model_given_as_a_dot_has_the_name_of_its_folder(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_of_a_model_is_resolved_for_its_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (model / "inside").mkdir()
-    for place, given in ((model, "."), (model / "inside", "..")):
-        monkeypatch.chdir(place)
-        assert settings(model, model=given).folder.name == "model-linear"
+    for folder, path in ((model, "."), (model / "inside", "..")):
+        monkeypatch.chdir(folder)
+        assert settings(model, model=path).folder.name == "model-linear"
 
 
 @pytest.mark.parametrize(
-    ("content", "given", "kind", "message"),
+    ("content", "options", "kind", "message"),
     [
         (b"too short", {}, DataError, "a window needs 16"),
         (STORY[:50].encode(), {}, DataError, "too short: use at least 32"),
@@ -212,10 +205,10 @@ def test_a_model_given_as_a_dot_has_the_name_of_its_folder(model: Path, monkeypa
         (STORY.encode() * 40, {"words": ["train.lr=1e30"], "tune": 9}, AttnkitError, "not finite"),
     ],
 )
-def test_bad_texts_and_lengths(
-    content: bytes, given: dict[str, Any], kind: type[Exception], message: str, model: Path
+def test_invalid_text_length_or_rate_raises(
+    content: bytes, options: dict[str, Any], kind: type[Exception], message: str, model: Path
 ) -> None:
     (model.parent / "text.txt").write_bytes(content)
     with pytest.raises(kind, match=message):
-        record_events(convert, settings(model, **given))
+        record_events(convert, settings(model, **options))
     assert not (model.parent / "out").exists()

@@ -1,7 +1,8 @@
-"""Values chosen for each row by trials: the plan, the choice, and what becomes of the runs."""
+"""Tests of tuning (values that trials choose for each row): the plan, the choice, existing runs."""
 
 import json
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from attnkit.errors import DivergedError, RecipeError
 from attnkit.experiment import training, tuning
 from attnkit.experiment.settings import TrainingSettings, recorded_values
-from attnkit.recipe import load
+from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.schema import TrainConfig
 from attnkit.runs import Run, find_runs
 from attnkit.train import events
@@ -43,107 +44,111 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def loader(path: Path, *words: str) -> tuning.Load:
-    return lambda more: load(path, [*words, *more])
+def plan(path: Path, word: str = WORD, steps: int | None = None, *overrides: str) -> tuning.Tuning:
+    def read(others: Sequence[str]) -> RecipeFile:
+        return load(path, [*overrides, *others])
 
-
-def planned(path: Path, word: str = WORD, steps: int | None = None, *words: str) -> tuning.Tuning:
-    read = loader(path, *words)
     return tuning.Tuning.plan(read, word, list(read(()).variants), steps)
 
 
-def session(path: Path, plan: tuning.Tuning, **more: Any) -> list[events.Event]:
-    file = plan.load(())
-    how: Any = {"file": file, "out": path.parent / "runs", "device": "cpu", "seeds": [3], **more}
-    return record_events(tuning.train, TrainingSettings(**how), plan)
+def settings(path: Path, file: RecipeFile, **options: Any) -> TrainingSettings:
+    out = path.parent / "runs"
+    return TrainingSettings(file=file, **{"out": out, "device": "cpu", "seeds": [3], **options})
 
 
-def run_of(path: Path, *parts: str, seed: int = 3) -> Run:
+def tune(path: Path, planned: tuning.Tuning, **options: Any) -> list[events.Event]:
+    return record_events(tuning.train, settings(path, planned.load(()), **options), planned)
+
+
+def train(path: Path, *overrides: str, **options: Any) -> list[events.Event]:
+    """Train a recipe without trials."""
+    return record_events(training.train, settings(path, load(path, overrides), **options))
+
+
+def of_kind(kind: Any, recorded: list[events.Event]) -> list[Any]:
+    return [event for event in recorded if isinstance(event, kind)]
+
+
+def open_run(path: Path, *parts: str, seed: int = 3) -> Run:
     return Run.open(path.parent.joinpath("runs/tiny", *parts, f"seed-{seed}"))
 
 
 def test_each_row_gets_the_value_of_its_best_trial(recipe: Path) -> None:
-    told = session(recipe, planned(recipe))
+    recorded = tune(recipe, plan(recipe))
     for row in ("one", "two"):
         losses = {}
         for value in ("0.001", "0.01"):
-            trial = run_of(recipe, row, "tune", f"train.lr={value}")
+            trial = open_run(recipe, row, "tune", f"train.lr={value}")
             assert trial.recipe.train.lr == float(value)
             assert trial.recipe.train.seeds == (3,)
-            assert not (trial.path / "scores.json").exists()  # a test score must not be seen
+            assert not (trial.path / "scores.json").exists()  # trials must not see test scores
             losses[value] = trial.log.records()[-1]["valid_loss"]
-        best = min(losses, key=lambda value: losses[value])
-        run = run_of(recipe, row)
+        best = min(losses, key=losses.__getitem__)
+        run = open_run(recipe, row)
         assert run.recipe.train.lr == float(best)
         entry = run.manifest.tuned
         assert (entry.key, entry.value, entry.seed) == ("train.lr", best, 3)
-        assert {one.value: one.score for one in entry.trials} == losses
-        notes = [e.text for e in told if isinstance(e, events.NoteEvent) and e.variant == row]
-        tried = ", ".join(f"{value}: validation loss {loss:.3f}" for value, loss in losses.items())
-        assert f"chose train.lr={best} ({tried})" in notes
-    rows = told[-1].comparison.rows  # type: ignore[attr-defined]
+        assert {trial.value: trial.score for trial in entry.trials} == losses
+        trials = ", ".join(f"{value}: validation loss {loss:.3f}" for value, loss in losses.items())
+        notes = [event.text for event in of_kind(events.NoteEvent, recorded) if event.variant == row]
+        assert f"chose train.lr={best} ({trials})" in notes
+    rows = recorded[-1].comparison.rows
     assert [(row.variant, row.system.tuned.key) for row in rows] == [("one", "train.lr"), ("two", "train.lr")]
-    names = [run.variant for run in find_runs([recipe.parent / "runs"])]
-    assert names == ["one", "two"]  # trials are no rows
-    assert len(find_runs([recipe.parent / "runs"], trials=True)) == 6
-    assert len(find_runs([recipe.parent / "runs/tiny/one/tune"])) == 2
+    runs = recipe.parent / "runs"
+    assert [run.variant for run in find_runs([runs])] == ["one", "two"]  # trials are not rows
+    assert len(find_runs([runs], trials=True)) == 6
+    assert len(find_runs([runs / "tiny/one/tune"])) == 2
 
 
 @pytest.mark.slow
-def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(recipe: Path) -> None:
-    session(recipe, planned(recipe))
-    again = session(recipe, planned(recipe))
-    assert not [e for e in again if isinstance(e, events.StartedEvent)]
-    assert sum(isinstance(e, events.SkippedEvent) for e in again) == 6
-    file = load(recipe)
-    found = recorded_values(file, ["one", "two"], [], recipe.parent / "runs")
-    file = load(recipe, [f"variants.{row}.{one.key}={one.value}" for row, one in found.items()])
-    how: Any = {"out": recipe.parent / "runs", "device": "cpu", "tuned": found}
-    told = record_events(training.train, TrainingSettings(file=file, seeds=[3, 4], **how))
-    started = [e.seed for e in told if isinstance(e, events.StartedEvent)]
-    assert started == [4, 4]
-    assert run_of(recipe, "two", seed=4).manifest.tuned == run_of(recipe, "two").manifest.tuned
+def test_second_session_trains_nothing_and_other_seeds_use_the_recorded_values(recipe: Path) -> None:
+    tune(recipe, plan(recipe))
+    recorded = tune(recipe, plan(recipe))
+    assert not of_kind(events.StartedEvent, recorded)
+    assert len(of_kind(events.SkippedEvent, recorded)) == 6
+    values = recorded_values(load(recipe), ["one", "two"], [], recipe.parent / "runs")
+    overrides = [f"variants.{row}.{entry.key}={entry.value}" for row, entry in values.items()]
+    recorded = train(recipe, *overrides, seeds=[3, 4], tuned=values)
+    assert [event.seed for event in of_kind(events.StartedEvent, recorded)] == [4, 4]
+    assert open_run(recipe, "two", seed=4).manifest.tuned == open_run(recipe, "two").manifest.tuned
 
 
 @pytest.mark.slow
-def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> None:
-    session(recipe, planned(recipe))
-    out = recipe.parent / "runs"
-    same = partial(recorded_values, names=["one"], out=out)
-    assert same(load(recipe), overrides=[])
-    assert not same(load(recipe, ["train.lr=0.5"]), overrides=["train.lr=0.5"])
-    assert not same(load(recipe), overrides=["variants.one.train.lr=0.001"])
+def test_recorded_value_is_not_used_if_the_recipe_changes(recipe: Path) -> None:
+    tune(recipe, plan(recipe))
+    find = partial(recorded_values, names=["one"], out=recipe.parent / "runs")
+    assert find(load(recipe), overrides=[])
+    assert not find(load(recipe, ["train.lr=0.5"]), overrides=["train.lr=0.5"])
+    assert not find(load(recipe), overrides=["variants.one.train.lr=0.001"])
     recipe.write_text(recipe.read_text().replace("lr: 1e-3", "lr: 2e-3"))
-    assert not same(load(recipe), overrides=[])
+    assert not find(load(recipe), overrides=[])
 
 
 @pytest.mark.slow
-def test_runs_without_trials_are_refused_unless_their_value_is_among_them(recipe: Path) -> None:
-    how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3], "variants": ["one"]}
-    record_events(training.train, TrainingSettings(file=load(recipe, ["train.lr=0.5"]), **how))
+def test_run_with_a_value_that_is_not_tried_raises(recipe: Path) -> None:
+    train(recipe, "train.lr=0.5", variants=["one"])
     with pytest.raises(RecipeError, match=r"another recipe \(train\.lr: 0\.5 -> 0\.0"):
-        session(recipe, planned(recipe), variants=["one"])
-    session(recipe, planned(recipe), variants=["one"], fresh=True)
-    assert run_of(recipe, "one").manifest.tuned.value in ("0.001", "0.01")
+        tune(recipe, plan(recipe), variants=["one"])
+    tune(recipe, plan(recipe), variants=["one"], fresh=True)
+    assert open_run(recipe, "one").manifest.tuned.value in ("0.001", "0.01")
 
 
 @pytest.mark.slow
-def test_a_trial_that_diverges_loses_and_is_not_repeated(recipe: Path) -> None:
-    word = "train.lr=1e-2,1e30"
-    told = session(recipe, planned(recipe, word), variants=["one", "two"])
-    (first, _) = failed = [e for e in told if isinstance(e, events.FailedEvent)]
-    assert [(e.variant, e.code) for e in failed] == [("one,lr=1e+30", 3), ("two,lr=1e+30", 3)]
-    entry = run_of(recipe, "one").manifest.tuned
+def test_diverged_trial_is_not_chosen_and_not_repeated(recipe: Path) -> None:
+    planned = plan(recipe, "train.lr=1e-2,1e30")
+    failed = of_kind(events.FailedEvent, tune(recipe, planned, variants=["one", "two"]))
+    assert [(event.variant, event.code) for event in failed] == [("one,lr=1e+30", 3), ("two,lr=1e+30", 3)]
+    entry = open_run(recipe, "one").manifest.tuned
     assert (entry.value, entry.trials[1].value) == ("0.01", "1e+30")
-    assert entry.trials[1].diverged == first.reason
-    again = session(recipe, planned(recipe, word))
-    assert not [e for e in again if isinstance(e, events.FailedEvent | events.StartedEvent)]
-    assert "diverged before" in {e.reason for e in again if isinstance(e, events.SkippedEvent)}
+    assert entry.trials[1].diverged == failed[0].reason
+    recorded = tune(recipe, plan(recipe, "train.lr=1e-2,1e30"))
+    assert not of_kind(events.FailedEvent | events.StartedEvent, recorded)
+    assert "diverged before" in {event.reason for event in of_kind(events.SkippedEvent, recorded)}
 
 
-def test_where_all_trials_diverge_nothing_else_is_trained(recipe: Path) -> None:
+def test_nothing_else_is_trained_if_all_trials_diverge(recipe: Path) -> None:
     with pytest.raises(DivergedError, match=r"one: every trial of train\.lr diverged \(1e\+30, 1e\+"):
-        session(recipe, planned(recipe, "train.lr=1e30,1e31"))
+        tune(recipe, plan(recipe, "train.lr=1e30,1e31"))
     assert not (recipe.parent / "runs/tiny/one/seed-3").exists()
 
 
@@ -156,44 +161,36 @@ def test_where_all_trials_diverge_nothing_else_is_trained(recipe: Path) -> None:
         ("ter", [(80, 1), (70, 9), (70, 8)], 2),
     ],
 )
-def test_the_choice_is_by_the_monitor_then_by_the_loss_then_by_the_order(
+def test_choice_is_by_monitor_then_loss_then_order(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, monitor: str, scores: Any, best: int
 ) -> None:
     values = ["0.001", "0.002", "0.003"]
-    plan = planned(recipe, f"train.lr={','.join(values)}", None, f"train.monitor={monitor}")
-    by_value = dict(zip(values, scores, strict=True))
+
+    def outcome(run: Run, value: str) -> tuning.TunedTrial:
+        score, loss = scores[values.index(value)]
+        return tuning.TunedTrial(value=value, score=score, loss=loss, diverged=None if loss else "NaN")
+
+    planned = plan(recipe, f"train.lr={','.join(values)}", None, f"train.monitor={monitor}")
     monkeypatch.setattr(Run, "open", Run)
-    monkeypatch.setattr(
-        tuning,
-        "_outcome",
-        lambda run, value: tuning.TunedTrial(
-            value=value,
-            score=by_value[value][0],
-            loss=by_value[value][1],
-            diverged=None if by_value[value][1] else "NaN",
-        ),
-    )
-    how = TrainingSettings(file=plan.file, out=recipe.parent, trials=plan.trials)
-    assert plan.entry(how, "two").value == values[best]
+    monkeypatch.setattr(tuning, "_outcome", outcome)
+    assert planned.entry(settings(recipe, planned.file, trials=planned.trials), "two").value == values[best]
 
 
-def test_rows_that_a_word_fixes_and_single_rows_are_left_alone(recipe: Path) -> None:
-    fixed = planned(recipe, WORD, None, "variants.one.train.lr=5e-4")
+def test_rows_with_a_fixed_value_and_other_rows_are_not_tuned(recipe: Path) -> None:
+    fixed = plan(recipe, WORD, None, "variants.one.train.lr=5e-4")
     assert list(fixed.rows) == ["two"]
-    single = planned(recipe, "variants.two.model.attention.encoder.features=4,8")
+    key = "model.attention.encoder.features"
+    single = plan(recipe, f"variants.two.{key}=4,8")
     assert list(single.rows) == ["two"]
-    assert [trial.folder for trial in single.trials.values()] == [
-        "model.attention.encoder.features=4",
-        "model.attention.encoder.features=8",
-    ]
-    assert single.rows["two"]["8"] == "variants.two.model.attention.encoder.features=8"
+    assert [trial.folder for trial in single.trials.values()] == [f"{key}=4", f"{key}=8"]
+    assert single.rows["two"]["8"] == f"variants.two.{key}=8"
 
 
-def test_data_without_validation_is_refused(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A corpus card may lack the split; files of one's own are refused when the recipe is read."""
+def test_data_without_validation_split_raise(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus card may lack the split; a recipe with files but without the split raises when it is read."""
     monkeypatch.setattr(tuning, "splits_of", lambda data: ("train", "test"))
     with pytest.raises(RecipeError, match="the data of one has no valid split"):
-        planned(recipe)
+        plan(recipe)
 
 
 @given(
@@ -215,26 +212,19 @@ def test_a_shortened_schedule_keeps_its_proportions(steps: int, share: float, wa
 
 @pytest.mark.slow
 def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
-    """`train.init` matches variants by name, and a trial has another."""
-    how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}
-    record_events(training.train, TrainingSettings(file=load(recipe), **how))
-    tuned = recipe.with_name("tuned.yaml")
-    shutil.copy(recipe, tuned)
-    init = f"train.init={recipe.parent / 'runs/tiny'}"
-    told = session(tuned, planned(tuned, WORD, 4, init))
-    assert isinstance(told[-1], events.ScoredEvent)
+    """`train.init` finds variants by name, but the name of a trial differs from that of its row."""
+    train(recipe)
+    tuned = Path(shutil.copy(recipe, recipe.with_name("tuned.yaml")))
+    recorded = tune(tuned, plan(tuned, WORD, 4, f"train.init={recipe.parent / 'runs/tiny'}"))
+    assert isinstance(recorded[-1], events.ScoredEvent)
     trial = Run.open(recipe.parent / "runs/tuned/two/tune/train.lr=0.01/seed-3")
     assert trial.manifest.init.variant == "two"
     assert trial.recipe.train.warmup == 2
 
 
-def test_a_variant_may_be_called_tune(recipe: Path) -> None:
-    """Only what the manifest calls a trial is one."""
-    recipe.write_text(recipe.read_text().replace("one: {{}}", "tune: {{}}").replace("one:", "tune:"))
-    folder = recipe.parent / "tune"
-    folder.mkdir()
-    moved = Path(shutil.copy(recipe, folder / "tune.yaml"))
-    how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}
-    record_events(training.train, TrainingSettings(file=load(moved), **how))
-    names = [run.variant for run in find_runs([recipe.parent / "runs"])]
-    assert names == ["tune", "two"]
+def test_recipe_and_variant_may_be_called_tune(recipe: Path) -> None:
+    """Trials are recognised by the manifest, not by the name of their folder."""
+    path = recipe.with_name("tune.yaml")
+    path.write_text(recipe.read_text().replace("one:", "tune:"))
+    train(path)
+    assert [run.variant for run in find_runs([recipe.parent / "runs"])] == ["tune", "two"]

@@ -1,4 +1,4 @@
-"""Exports are whole or absent, say what they are, and name no place on this machine."""
+"""Tests of exports: contents, model card, checks against the run, existing folders, errors."""
 
 import json
 import sys
@@ -25,14 +25,14 @@ def run(tmp_path: Path) -> Run:
     return make_run(tmp_path)
 
 
-def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
+def test_folder_contains_facts_card_and_no_path_of_this_machine(run: Run, tmp_path: Path) -> None:
     run.write_scores("test", ["x"], StoredSplit(metrics={"bleu": StoredMetric(score=12.345, signature="s|t")}))
     folder = tmp_path / "new" / "model"
     checks = exporting.export(run, "huggingface", folder)
-    assert all(one.passed for one in checks)
-    said = json.loads((folder / "export.json").read_text("utf-8"))
-    assert said["checks"] == [one._asdict() for one in checks]
-    assert (said["split"], said["to"], said["weights"]) == ("test", "huggingface", run.manifest.files[MODEL])
+    assert all(check.passed for check in checks)
+    facts = json.loads((folder / "export.json").read_text("utf-8"))
+    assert facts["checks"] == [check._asdict() for check in checks]
+    assert (facts["split"], facts["to"], facts["weights"]) == ("test", "huggingface", run.manifest.files[MODEL])
     card = (folder / "README.md").read_text("utf-8")
     assert "# toy base" in card
     assert "| test | BLEU | 12.35 |" in card
@@ -44,8 +44,10 @@ def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["huggingface", "ctranslate2", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_the_card_can_be_followed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    """Long texts are cut as in the run; a single answer may come alone or in a list."""
+def test_code_of_the_card_gives_the_outputs_of_the_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Long texts are truncated as in the run; the code returns one output or a list of one."""
     folder = tmp_path / "model"
     exporting.export(run, target, folder)
     code = (folder / "README.md").read_text("utf-8").split("```")[1].removeprefix("python\n")
@@ -54,53 +56,51 @@ def test_the_card_can_be_followed(run: Run, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "tokenizer", raising=False)
     greedy = run.recipe.search.model_copy(update={"method": "greedy"})
     spec = greedy if target == "onnx" else run.recipe.search
-    how = {"max_source": run.recipe.data.max_length}
     for text in ("one red dog", "two very red cats and " * 12):
         scope: dict[str, Any] = {}
         exec(code.replace("TEXT", text), scope)
         found = eval(code.rsplit("\n", 2)[-2], scope)
-        ((expected, _),) = next(translate(run.model(), run.tokenizer(), [text], spec, **how))
+        results = translate(run.model(), run.tokenizer(), [text], spec, max_source=run.recipe.data.max_length)
+        ((expected, _),) = next(results)
         assert found in (expected, [expected])
 
 
-def test_what_answers_otherwise_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_with_different_outputs_leaves_no_folder(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = to_huggingface._weights
 
-    def wrong(model: Any) -> Any:
+    def wrong_weights(model: Any) -> Any:
         named = weights(model)
         name = "model.encoder.layers.0.fc1.weight"
         return named | {name: named[name] * 1.01}
 
-    monkeypatch.setattr(to_huggingface, "_weights", wrong)
-    folder = tmp_path / "model"
+    monkeypatch.setattr(to_huggingface, "_weights", wrong_weights)
     with pytest.raises(DataError, match=r"logits, largest difference: \S+ \(at most 1e-04\)"):
-        exporting.export(run, "huggingface", folder)
+        exporting.export(run, "huggingface", tmp_path / "model")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("model")]
 
 
-def test_an_empty_folder_is_filled_and_no_other(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
+def test_only_an_empty_folder_is_filled(run: Run, tmp_path: Path) -> None:
+    folder, link = tmp_path / "model", tmp_path / "link"
     folder.mkdir()
     exporting.export(run, "huggingface", folder)
     before = sorted(folder.iterdir())
-    for taken in (folder, folder / "README.md"):
-        with pytest.raises(OutputPathError, match="already exists"):
-            exporting.check("huggingface", taken)
-    link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputPathError, match="already exists"):
-        exporting.check("huggingface", link)
+    for path in (folder, folder / "README.md", link):
+        with pytest.raises(OutputPathError, match="already exists"):
+            exporting.check("huggingface", path)
     assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize("target", ["ctranslate2", "onnx"])
-def test_an_absent_library_is_named(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_raises_with_the_command_to_install_it(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match=rf"pip install 'attnkit\[{target}\]'"):
         exporting.check(target)
 
 
-def test_without_weights_or_lines_there_is_nothing_to_do(run: Run, tmp_path: Path) -> None:
+def test_export_without_weights_or_test_rows_raises(run: Run, tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").unlink()
     with pytest.raises(MissingInputError, match=r"test\.jsonl"):
         exporting.export(run, "huggingface", tmp_path / "model")

@@ -1,4 +1,4 @@
-"""A tokenizer of transformers gives the ids, and the text, of the sentencepiece model."""
+"""Tests of exported tokenizers: transformers gives the ids and texts of the sentencepiece model."""
 
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ SPECIAL = ("<sep>", "<se", "[x]")
 
 
 @cache
-def pair(kind: str, special: tuple[str, ...] = ()) -> tuple[Vocabulary, Any]:
+def tokenizers(kind: str, special: tuple[str, ...] = ()) -> tuple[Vocabulary, Any]:
     spec = TokenizerConfig(type=kind, size=70, special=special)
     vocabulary = Tokenizer.train(spec, ROWS).source
     return vocabulary, fast_tokenizer(vocabulary, "BOS $A EOS", model_max_length=1000)
@@ -34,19 +34,19 @@ texts = st.lists(parts | st.characters(exclude_categories=["Cs"]), max_size=20).
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
 @given(lines=st.lists(texts, min_size=1, max_size=3))
 def test_ids_are_equal(kind: str, special: tuple[str, ...], lines: list[str]) -> None:
-    vocabulary, fast = pair(kind, special)
+    vocabulary, fast = tokenizers(kind, special)
     expected = [[BOS, *ids, EOS] for ids in vocabulary.encode(lines)]
     assert fast(lines)["input_ids"] == expected
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
-def test_text_comes_back(kind: str) -> None:
-    vocabulary, fast = pair(kind, SPECIAL)
+def test_decoded_texts_are_equal(kind: str) -> None:
+    vocabulary, fast = tokenizers(kind, SPECIAL)
     size = len(vocabulary)
     rows = [[*range(4, size)], [], [EOS], [size - 1, 4, 4, 5], vocabulary.encode([ROWS[4].target])[0]]
     assert fast.batch_decode(rows, skip_special_tokens=True) == vocabulary.decode(rows)
 
 
-def test_whole_words_have_no_counterpart() -> None:
+def test_whole_words_raise() -> None:
     with pytest.raises(DataError, match="use type unigram, bpe or char"):
-        pair("word")
+        tokenizers("word")

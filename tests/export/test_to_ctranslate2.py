@@ -1,4 +1,4 @@
-"""CTranslate2 computes what our encoder-decoders do, and searches as we do."""
+"""Tests of exports to CTranslate2: equal log-probabilities and outputs, quantization, caching, errors."""
 
 import math
 from pathlib import Path
@@ -55,14 +55,14 @@ def test_outputs_and_scores_are_equal(search: dict[str, Any], tmp_path: Path) ->
     model = make_decisive(build(chosen))
     texts = [row.source for row in ROWS] + ["", "cats  \t and dogs " * 8]
     engine = exported(model, chosen, tmp_path)
-    ours, theirs = ([*translate(one, tokenizer(), texts, spec, max_source=LENGTH)] for one in (model, engine))
-    assert [[text for text, _ in row] for row in theirs] == [[text for text, _ in r] for r in ours]
-    scores = [pytest.approx(score, abs=1e-4) for row in ours for _, score in row]
-    assert [score for row in theirs for _, score in row] == scores
-    assert len({row[0][0] for row in ours}) > 3
+    expected, found = ([*translate(m, tokenizer(), texts, spec, max_source=LENGTH)] for m in (model, engine))
+    assert [[text for text, _ in row] for row in found] == [[text for text, _ in row] for row in expected]
+    scores = [pytest.approx(score, abs=1e-4) for row in expected for _, score in row]
+    assert [score for row in found for _, score in row] == scores
+    assert len({row[0][0] for row in expected}) > 3
 
 
-def test_outputs_stop_at_the_longest(tmp_path: Path) -> None:
+def test_outputs_end_at_the_maximum_length(tmp_path: Path) -> None:
     chosen = recipe()
     spec = chosen.search.model_copy(update={"max_length": 4, "method": "greedy"})
     engine = exported(build(chosen), chosen, tmp_path)
@@ -71,19 +71,18 @@ def test_outputs_stop_at_the_longest(tmp_path: Path) -> None:
     assert found.logprob == pytest.approx(found.score * (len(found.ids) + found.complete))
 
 
-def test_rounding_weights_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+def test_quantization_does_not_change_the_run(tmp_path: Path) -> None:
     chosen = recipe()
     model = build(chosen)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    small = exported(model, chosen, tmp_path, "int8")
+    quantized = exported(model, chosen, tmp_path, "int8")
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    source, ids = batch(chosen)
-    found = small.log_probs(source, ids)
+    found = quantized.log_probs(*batch(chosen))
     assert found.isfinite().all()
     assert found.mean() == pytest.approx(-math.log(len(tokenizer().target)), abs=2)
 
 
-def test_a_run_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     run = make_run(tmp_path)
     to_ctranslate2.open_run(run, "cpu")
@@ -91,12 +90,11 @@ def test_a_run_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert folder.name == run.manifest.files[MODEL]
     monkeypatch.setattr(to_ctranslate2, "write", None)
     to_ctranslate2.open_run(run, "cpu")
-    other = make_run(tmp_path, "other")
-    with pytest.raises(TypeError):  # it would write
-        to_ctranslate2.open_run(other, "cpu")
+    with pytest.raises(TypeError):  # a call of `write`, which is None
+        to_ctranslate2.open_run(make_run(tmp_path, "other"), "cpu")
 
 
-def test_a_damaged_model_or_another_device_is_refused(tmp_path: Path) -> None:
+def test_damaged_model_or_other_device_raises(tmp_path: Path) -> None:
     chosen = recipe()
     exported(build(chosen), chosen, tmp_path)
     with pytest.raises(UnavailableError, match="cannot compute on mps here; use --device cpu"):

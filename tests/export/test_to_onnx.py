@@ -1,4 +1,4 @@
-"""ONNX graphs answer as the models that they were made from, at any size."""
+"""Tests of exports to ONNX: graphs give the outputs of the model at any batch size and length."""
 
 from pathlib import Path
 from typing import Any
@@ -28,27 +28,30 @@ def exported(model: Model, chosen: Recipe, folder: Path) -> Any:
     return to_onnx.write(model, tokenizer(), chosen, folder).logits
 
 
-def differ(model: Model, graphs: Any, source: Any, ids: Any) -> None:
+def check_logits(model: Model, graphs: Any, source: Any, ids: Any) -> None:
     with torch.no_grad():
         expected = model(source, ids)
-    read = source if ids is None else ids
-    torch.testing.assert_close(graphs(source, ids)[read != PAD], expected[read != PAD], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(graphs(source, ids)[ids != PAD], expected[ids != PAD], atol=1e-5, rtol=1e-5)
+
+
+def check_outputs(model: Model, graphs: Any, texts: list[str], chosen: Recipe, prompts: bool = False) -> None:
+    options = {"max_source": LENGTH, "prompts": prompts}
+    expected, found = ([*translate(m, tokenizer(), texts, chosen.search, **options)] for m in (model, graphs))
+    assert [row[0][0] for row in found] == [row[0][0] for row in expected]
 
 
 @pytest.mark.slow
-def test_an_encoder_decoder(tmp_path: Path) -> None:
-    """A synthesizer's table by position made the exporter fix the number of rows in a mixture."""
+def test_encoder_decoder_is_equal(tmp_path: Path) -> None:
+    """In a mixture, the table of positions of a synthesizer made the exporter fix the batch size."""
     mixture = {"name": "mixture", "parts": ["synthesizer-random", "scaled-dot"]}
     places = {"encoder": "nystrom", "decoder": mixture, "cross": "additive"}
     chosen = recipe(attention=places, positions="learned", tie="none", layers=ONE)
     model = make_decisive(build(chosen))
     graphs = exported(model, chosen, tmp_path)
     for rows, longest in ((1, 2), (3, 9), (2, LENGTH)):
-        differ(model, graphs, *batch(chosen, rows, longest))
-    texts = [row.source for row in ROWS]
-    ours, theirs = ([*translate(one, tokenizer(), texts, chosen.search, max_source=LENGTH)] for one in (model, graphs))
-    assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
-    assert b"attnkit/" not in (tmp_path / "decoder.onnx").read_bytes()  # places in the source
+        check_logits(model, graphs, *batch(chosen, rows, longest))
+    check_outputs(model, graphs, [row.source for row in ROWS], chosen)
+    assert b"attnkit/" not in (tmp_path / "decoder.onnx").read_bytes()  # no paths of source files
 
 
 @pytest.mark.parametrize(
@@ -60,35 +63,31 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
         pytest.param("selective", "alibi", marks=EVERY),
     ],
 )
-def test_a_decoder_and_what_no_runtime_runs(word: str, positions: str, tmp_path: Path) -> None:
+def test_decoder_is_equal_and_invalid_ids_raise(word: str, positions: str, tmp_path: Path) -> None:
     chosen = recipe("decoder", word, positions=positions, layers=ONE, activation="geglu")
     model = build(chosen)
     graphs = exported(model, chosen, tmp_path)
     for rows, longest in ((1, 2), (2, LENGTH)):
-        differ(model, graphs, None, batch(chosen, rows, longest)[1])
-    prompts = ["ein hund", "zwei katzen und", "katzen"]  # of different lengths: pads in between
-    ours, theirs = (
-        [*translate(one, tokenizer(), prompts, chosen.search, max_source=LENGTH, prompts=True)]
-        for one in (model, graphs)
-    )
-    assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
+        check_logits(model, graphs, None, batch(chosen, rows, longest)[1])
+    prompts = ["ein hund", "zwei katzen und", "katzen"]  # different lengths, so that there is padding in between
+    check_outputs(model, graphs, prompts, chosen, prompts=True)
     with pytest.raises(DataError, match="ONNX Runtime cannot run the exported model: .*indices"):
         graphs(None, torch.full((1, 3), -(10**6)))
 
 
 @pytest.mark.slow
-def test_sums_of_long_rows_are_of_any_length(tmp_path: Path) -> None:
-    """The chunks of training are those of one length."""
+def test_linear_attention_is_equal_at_any_length(tmp_path: Path) -> None:
+    """The chunks of training would fix the length in the graph."""
     chosen = recipe("decoder", "linear", layers=ONE)
     chosen = chosen.model_copy(update={"data": DataConfig(train="t.txt", max_length=70)})
     model = build(chosen)
     graphs = exported(model, chosen, tmp_path)
     for longest in (2, 33, 64, 70):
-        differ(model, graphs, None, batch(chosen, 2, longest)[1][:, :70])
+        check_logits(model, graphs, None, batch(chosen, 2, longest)[1][:, :70])
 
 
 @pytest.mark.slow
-def test_an_encoder(tmp_path: Path) -> None:
+def test_encoder_is_equal(tmp_path: Path) -> None:
     chosen = recipe("encoder", "sparse", layers=ONE)
     model = models.build(chosen.model, (len(tokenizer().source), 7), LENGTH).eval()
     graphs = exported(model, chosen, tmp_path)
@@ -98,7 +97,7 @@ def test_an_encoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_onnx_has_not_is_refused(tmp_path: Path) -> None:
+def test_operation_that_onnx_lacks_raises(tmp_path: Path) -> None:
     chosen = recipe("decoder", "gated-delta", layers=ONE)
     with pytest.raises(DataError, match="No ONNX function found.*linalg_solve_triangular"):
         exported(build(chosen), chosen, tmp_path)

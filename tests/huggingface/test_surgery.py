@@ -1,6 +1,5 @@
-"""Mechanisms in the layers of Hugging Face models: what stays the same, and what is refused."""
+"""Tests of mechanisms in the layers of Hugging Face models: caches, padding, saving, errors."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 
 
-def able(word: str) -> bool:
+def is_supported(word: str) -> bool:
     try:
         surgery.check(word, PARTS.get(word, {}))
     except UsageError:
@@ -36,7 +35,7 @@ def able(word: str) -> bool:
     return layer.mechanism.query_sets == 1  # parallax has projections of its own
 
 
-WORDS = [word for word in mechanisms.names() if able(word)]
+WORDS = [word for word in mechanisms.names() if is_supported(word)]
 
 
 def ids(rows: int = 2, length: int = 9, seed: int = 1) -> Tensor:
@@ -45,69 +44,67 @@ def ids(rows: int = 2, length: int = 9, seed: int = 1) -> Tensor:
 
 
 def converted(word: str, family: str = "llama", **options: Any) -> Any:
-    torch.manual_seed(3)
-    model = copy.deepcopy(random_model(family)).double()
+    model = random_model(family).double()
     surgery.install(model, word, PARTS.get(word, {}) | options, LENGTH)
     return model.eval()
 
 
-def logits(model: Any, read: Tensor, **given: Any) -> Tensor:
+def logits(model: Any, tokens: Tensor, **options: Any) -> Tensor:
     with torch.no_grad():
-        found: Tensor = model(input_ids=read, **given).logits
-    return found
+        return model(input_ids=tokens, **options).logits
+
+
+def left_padding(tokens: Tensor, size: int) -> dict[str, Tensor]:
+    """Return the mask and the positions for padding on the left of the first row."""
+    mask = torch.ones_like(tokens)
+    mask[0, :size] = 0
+    return {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp_min(0)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_softmax_attention_in_its_own_place_changes_nothing(family: str) -> None:
-    model, own = converted("scaled-dot", family), random_model(family).double().eval()
-    read = ids()
-    torch.testing.assert_close(logits(model, read), logits(own, read))
-    valid = torch.ones_like(read)
-    valid[0, :4] = 0
-    given = {"attention_mask": valid, "position_ids": (valid.cumsum(1) - 1).clamp_min(0)}
-    ours, theirs = logits(model, read, **given), logits(own, read, **given)
-    torch.testing.assert_close(ours[valid.bool()], theirs[valid.bool()])
+def test_softmax_attention_gives_the_logits_of_the_original_model(family: str) -> None:
+    model, original, tokens = converted("scaled-dot", family), random_model(family).double().eval(), ids()
+    torch.testing.assert_close(logits(model, tokens), logits(original, tokens))
+    padded = left_padding(tokens, 4)
+    valid = padded["attention_mask"].bool()
+    found, expected = (logits(m, tokens, **padded)[valid] for m in (model, original))
+    torch.testing.assert_close(found, expected)
 
 
-def test_half_of_the_mechanisms_and_more_can_stand_in_a_trained_model() -> None:
+def test_more_than_half_of_the_mechanisms_are_supported() -> None:
     assert len(WORDS) > len(mechanisms.names()) / 2, WORDS
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("word", WORDS)
-def test_every_mechanism_reads_with_a_cache_as_without(word: str) -> None:
-    model, read = converted(word), ids()
-    whole = logits(model, read)
-    with torch.no_grad():
-        first = model(input_ids=read[:, :5], use_cache=True)
-        cache, parts = first.past_key_values, [first.logits]
-        for at in range(5, read.shape[1]):
-            step = model(input_ids=read[:, at : at + 1], past_key_values=cache, use_cache=True)
-            cache = step.past_key_values
-            parts.append(step.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), whole)
+def test_logits_with_a_cache_equal_those_without(word: str) -> None:
+    model, tokens = converted(word), ids()
+    cache, parts = None, []
+    for part in tokens.split([5, 1, 1, 1, 1], 1):
+        with torch.no_grad():
+            out = model(input_ids=part, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        parts.append(out.logits)
+    torch.testing.assert_close(torch.cat(parts, 1), logits(model, tokens))
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("word", WORDS)
-def test_rows_with_padding_read_as_rows_alone(word: str) -> None:
-    model, read = converted(word), ids()
-    valid = torch.ones_like(read)
-    valid[0, :3] = 0
-    given = {"attention_mask": valid, "position_ids": (valid.cumsum(1) - 1).clamp_min(0)}
-    found = logits(model, read, **given)
-    torch.testing.assert_close(found[0, 3:], logits(model, read[:1, 3:])[0])
-    torch.testing.assert_close(found[1], logits(model, read[1:])[0])
+def test_rows_with_padding_equal_rows_alone(word: str) -> None:
+    model, tokens = converted(word), ids()
+    found = logits(model, tokens, **left_padding(tokens, 3))
+    torch.testing.assert_close(found[0, 3:], logits(model, tokens[:1, 3:])[0])
+    torch.testing.assert_close(found[1], logits(model, tokens[1:])[0])
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("word", WORDS)
-def test_no_mechanism_sees_later_tokens_and_gradients_are_finite(word: str) -> None:
-    model, read = converted(word), ids()
-    other = read.clone()
-    other[:, 6:] = (other[:, 6:] + 7) % SIZE
-    torch.testing.assert_close(logits(model, read)[:, :6], logits(model, other)[:, :6])
-    model(input_ids=read).logits.sum().backward()
+def test_mechanism_is_causal_and_gradients_are_finite(word: str) -> None:
+    model, tokens = converted(word), ids()
+    changed = tokens.clone()
+    changed[:, 6:] = (changed[:, 6:] + 7) % SIZE
+    torch.testing.assert_close(logits(model, tokens)[:, :6], logits(model, changed)[:, :6])
+    model(input_ids=tokens).logits.sum().backward()
     assert all(w.grad is None or w.grad.isfinite().all() for w in model.parameters())
 
 
@@ -124,7 +121,7 @@ def test_no_mechanism_sees_later_tokens_and_gradients_are_finite(word: str) -> N
         ("lokal", {}, "did you mean local"),
     ],
 )
-def test_what_a_trained_model_has_no_weights_for_is_refused(word: str, options: dict[str, Any], text: str) -> None:
+def test_unsupported_mechanism_or_option_raises(word: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         converted(word, **options)
 
@@ -139,90 +136,84 @@ def test_what_a_trained_model_has_no_weights_for_is_refused(word: str, options: 
         ("gpt-oss", {"layer_types": ["full_attention"] * 3}, "has attention sinks"),
     ],
 )
-def test_models_whose_attention_cannot_be_replaced_are_refused(
-    family: str, changed: dict[str, Any], text: str
-) -> None:
+def test_model_whose_attention_cannot_be_replaced_raises(family: str, changed: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         surgery.install(random_model(family, **changed), "linear", {}, LENGTH)
 
 
-def saved(folder: Path, word: str, **options: Any) -> Any:
-    """A converted model of float32 in a folder."""
-    torch.manual_seed(3)
-    model = copy.deepcopy(random_model("llama"))
+def save(folder: Path, word: str, **options: Any) -> Any:
+    """Save a converted model of type float32 and return it."""
+    model = random_model("llama")
     surgery.install(model, word, options, LENGTH)
-    facts = {"attention": word, "options": options, "length": LENGTH}
-    surgery.save(model, tokenizer(), folder, facts)
+    surgery.save(model, tokenizer(), folder, {"attention": word, "options": options, "length": LENGTH})
     return model.eval()
+
+
+def reopen(folder: Path, **options: Any) -> Pretrained:
+    return open_model(folder, device="cpu", **options)
 
 
 @pytest.mark.parametrize(
     ("word", "options"), [("linear", {}), ("performer", {"features": 8}), ("synthesizer-random", {})]
 )
-def test_a_saved_model_opens_as_it_was_and_merges_contexts(word: str, options: dict[str, Any], tmp_path: Path) -> None:
-    model = saved(tmp_path, word, **options)
-    opened = open_model(tmp_path, device="cpu")
+def test_saved_model_is_reopened_and_reads_contexts(word: str, options: dict[str, Any], tmp_path: Path) -> None:
+    model = save(tmp_path, word, **options)
+    opened = reopen(tmp_path)
     torch.testing.assert_close(logits(opened.model, ids()), logits(model, ids()))
-    bounded = word.startswith("synthesizer")
-    assert opened.limit == (LENGTH if bounded else 64)
+    assert opened.limit == (LENGTH if word.startswith("synthesizer") else 64)
     assert HuggingFaceReader(opened).size == SIZE
-    with pytest.raises(OSError, match="no file named"):  # never with the wrong attention
+    with pytest.raises(OSError, match="no file named"):  # transformers would use its own attention
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
-def test_the_window_baseline_is_refused_where_keys_are_found_by_their_distance(tmp_path: Path) -> None:
-    """Windows share their positions, but lie one after the other in the cache."""
-    refusals = list[str]()
+def test_window_baseline_is_refused_if_attention_depends_on_distances(tmp_path: Path) -> None:
+    """Windows share their positions, but follow each other in the cache."""
+    refusals = {}
     for word in ("local", "linear"):
-        saved(tmp_path, word)
-        refusals.append(HuggingFaceReader(open_model(tmp_path, device="cpu")).window_refusal)
-    assert "distances between keys" in refusals[0]
-    assert refusals[1] == ""
+        save(tmp_path, word)
+        refusals[word] = HuggingFaceReader(reopen(tmp_path)).window_refusal
+    assert "distances between keys" in refusals["local"]
+    assert refusals["linear"] == ""
 
 
-def test_other_mechanisms_with_the_same_weights_are_other_facts(tmp_path: Path) -> None:
+def test_hash_of_the_weights_depends_on_the_mechanism(tmp_path: Path) -> None:
     hashes = set()
     for word in ("local", "linear"):
-        saved(tmp_path, word)
-        hashes.add(open_model(tmp_path, device="cpu").facts["weights"])
+        save(tmp_path, word)
+        hashes.add(reopen(tmp_path).facts["weights"])
     assert len(hashes) == 2
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("word", ["performer", "synthesizer-random"])
-def test_a_saved_model_opens_in_another_number_type(word: str, dtype: str, tmp_path: Path) -> None:
-    model = saved(tmp_path, word)
-    opened = open_model(tmp_path, device="cpu", dtype=dtype)
-    own = surgery.mechanism_weights(opened.model)
-    assert {x.dtype for x in own.values() if x.is_floating_point()} == {getattr(torch, dtype)}
-    found, like = logits(opened.model, ids()).float(), logits(model, ids())
-    assert (found - like).abs().mean() < 0.2 * like.std()
+def test_saved_model_opens_in_another_dtype(word: str, dtype: str, tmp_path: Path) -> None:
+    model = save(tmp_path, word)
+    opened = reopen(tmp_path, dtype=dtype)
+    weights = surgery.mechanism_weights(opened.model).values()
+    assert {x.dtype for x in weights if x.is_floating_point()} == {getattr(torch, dtype)}
+    found, expected = logits(opened.model, ids()).float(), logits(model, ids())
+    assert (found - expected).abs().mean() < 0.2 * expected.std()
 
 
-def test_mechanisms_beside_weights_of_few_bits_are_of_the_type_of_the_model() -> None:
-    model = copy.deepcopy(random_model("llama"))
+def test_mechanism_in_a_quantized_model_has_the_dtype_of_the_model() -> None:
+    model = random_model("llama")
     for layer in model.model.layers:
-        layer.self_attn.register_parameter(
-            "bits", torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False)
-        )
-    made = surgery.install(model, "performer", {"features": 8}, LENGTH)
-    for part in made.values():
+        bits = torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False)
+        layer.self_attn.register_parameter("bits", bits)
+    for part in surgery.install(model, "performer", {"features": 8}, LENGTH).values():
         assert {x.dtype for x in part.buffers() if x.is_floating_point()} == {torch.float32}
 
 
-def test_a_saved_model_shows_the_maps_of_its_mechanism(tmp_path: Path) -> None:
-    model = saved(tmp_path, "linear")
-    opened = Pretrained("x", "decoder", model, tokenizer(), torch.device("cpu"), 64, tmp_path)
-    with opened.eager(), torch.no_grad():
-        maps = opened.model(input_ids=ids(), output_attentions=True).attentions
-    assert [tuple(one.shape) for one in maps] == [(2, 4, 9, 9)] * 3
-    torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 4, 9))
-    own = random_model("llama")
-    own.set_attn_implementation("eager")
-    with torch.no_grad():
-        theirs = own(input_ids=ids(), output_attentions=True).attentions
-    own.set_attn_implementation("sdpa")
-    assert not torch.allclose(maps[0], theirs[0], atol=1e-3)
+def test_maps_are_those_of_the_mechanism(tmp_path: Path) -> None:
+    def maps(model: Any) -> Any:
+        opened = Pretrained("x", "decoder", model, tokenizer(), torch.device("cpu"), 64, tmp_path)
+        with opened.eager(), torch.no_grad():
+            return opened.model(input_ids=ids(), output_attentions=True).attentions
+
+    found = maps(save(tmp_path, "linear"))
+    assert [tuple(layer.shape) for layer in found] == [(2, 4, 9, 9)] * 3
+    torch.testing.assert_close(found[0].sum(-1), torch.ones(2, 4, 9))
+    assert not torch.allclose(found[0], maps(random_model("llama"))[0], atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +229,8 @@ def test_a_saved_model_shows_the_maps_of_its_mechanism(tmp_path: Path) -> None:
         (surgery.WEIGHTS, b"x", "attention.safetensors"),
     ],
 )
-def test_a_damaged_folder_is_refused(file: str, content: bytes, text: str, tmp_path: Path) -> None:
-    saved(tmp_path, "synthesizer-random")
+def test_damaged_folder_raises(file: str, content: bytes, text: str, tmp_path: Path) -> None:
+    save(tmp_path, "synthesizer-random")
     (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=text):
-        open_model(tmp_path, device="cpu")
+        reopen(tmp_path)
