@@ -1,26 +1,23 @@
-"""Does a sentence's output depend on the batch that it is decoded in?
+"""Whether the output for a sentence depends on the batch in which it is decoded.
 
-    python benchmarks/batching.py RUN --data-dir DIR [--split test] [--budgets 2048 8192 32768]
+    python benchmarks/batching.py RUN [--data-dir DIR]
 
-Decodes a split in float32 line by line (a batch budget of 1 puts each sentence in a batch of its
-own) and in batches of several budgets, and counts the lines whose text differs: for beam 5, for
-greedy search, and for sampling, whose draws depend on seed and line only.  Also the largest
-difference of a logit between a sentence alone and in a batch.  Writes results/batching.md.
+Decodes the test set in float32 line by line (with a budget of 1 token each sentence is a batch) and in batches of
+several budgets, and counts the lines with different texts: for beam 5, for greedy search, and for sampling, whose
+draws depend on seed and line only. Also measures the largest difference of a logit between a sentence alone and in a
+batch. Writes results/batching.md.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-from common import command, load_before, publish, say, table, versions
+from common import arguments, facts, publish, say, table
 
 from attnkit.data.batch import collate
 from attnkit.data.corpus import Corpus
 from attnkit.data.preparation import encode_split
 from attnkit.data.tokenizer import PAD
 from attnkit.models import Model
-from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import translate
 
@@ -30,75 +27,60 @@ SEARCHES: dict[str, dict[str, object]] = {
     "sampling": {"method": "sample"},
     "sampling, top-p 0.9": {"method": "sample", "top_p": 0.9},
 }
+BUDGETS = (2048, 8192, 32768)
+"""Batch tokens."""
 
 
-def texts_of(run: Run, model: Model, lines: Sequence[str], spec: SearchConfig) -> list[str]:
-    """The best output of each line."""
-    length = run.recipe.data.max_length
-    found = translate(model, run.tokenizer(), lines, spec, max_source=length)
+def decode(run: Run, model: Model, lines: Sequence[str], search: str, budget: int) -> list[str]:
+    """Return the best output of each line."""
+    changes = {**SEARCHES[search], "n_best": 1, "batch_tokens": budget}
+    spec = run.recipe.search.model_copy(update=changes)
+    say(f"{search}, batch tokens {budget}")
+    found = translate(model, run.tokenizer(), lines, spec, max_source=run.recipe.data.max_length)
     return [answers[0][0] for answers in found]
 
 
 @torch.inference_mode()
-def logits_difference(run: Run, model: Model, corpus: Corpus, split: str, size: int) -> float:
-    """The largest difference of a logit of real positions, alone and among `size` sentences."""
-    encoded = encode_split(corpus, run.tokenizer(), run.recipe, split)
+def logits_difference(run: Run, model: Model, corpus: Corpus, size: int) -> float:
+    """Return the largest difference of a logit at real positions, alone and among `size` sentences."""
+    encoded = encode_split(corpus, run.tokenizer(), run.recipe, "test")
     largest = 0.0
     for start in range(0, len(encoded), size):
         rows = torch.arange(start, min(start + size, len(encoded))).numpy()
         batch = collate(encoded, rows)
         together = model(batch.source, batch.input)
         for place in range(len(rows)):
-            one = collate(encoded, rows[place : place + 1])
-            alone = model(one.source, one.input)[0]
-            length = int((one.output[0] != PAD).sum())
-            gap = (alone[:length] - together[place, :length]).abs().max()
-            largest = max(largest, float(gap))
+            single = collate(encoded, rows[place : place + 1])
+            alone = model(single.source, single.input)[0]
+            length = int((single.output[0] != PAD).sum())
+            largest = max(largest, float((alone[:length] - together[place, :length]).abs().max()))
     return largest
 
 
 def main() -> None:
-    """Decode, count and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--budgets", type=int, nargs="+", default=[2048, 8192, 32768])
-    parser.add_argument("--lines", type=int, default=0, help="only the first N; 0 is all")
-    options = parser.parse_args()
-    load = load_before()
+    options = arguments(__doc__, "run")
+    about = facts(options)
     run = Run.open(options.run)
     model = run.model()
-    corpus = Corpus.open(run.recipe.data, run.recipe.task, data_dir=options.data_dir)
-    lines = [row.source for row in corpus.rows(options.split)]
-    lines = lines[: options.lines or len(lines)]
+    corpus = Corpus.open(run.recipe.data, run.recipe.task)
+    lines = [row.source for row in corpus.rows("test")]
     rows = []
-    for name, changes in SEARCHES.items():
-        spec = run.recipe.search.model_copy(update={**changes, "n_best": 1, "batch_tokens": 1})
-        say(f"{name}: each line alone")
-        alone = texts_of(run, model, lines, spec)
-        for budget in options.budgets:
-            say(f"{name}: batches of {budget}")
-            found = texts_of(run, model, lines, spec.model_copy(update={"batch_tokens": budget}))
-            differ = sum(one != two for one, two in zip(alone, found, strict=True))
-            share = f"{100 * differ / len(lines):.2f} %"
-            rows.append((name, f"{budget:,}", f"{len(lines):,}", differ, share))
-    say("logits")
-    gap = logits_difference(run, model, corpus, options.split, 64)
-    facts = {
-        "command": f"`{command(options, run='RUN', data_dir='DATA')}`",
-        "versions": versions("attnkit", "torch"),
-        "run": f"{run.name}, {run.variant}, seed {run.seed}; decoding in float32, {torch.get_num_threads()} threads",
-        "load of the machine": load,
-        "largest difference of a logit, alone and in batches of 64": f"{gap:.1e} (at most 1e-4)",
-    }
+    for search in SEARCHES:
+        alone = decode(run, model, lines, search, 1)
+        for budget in BUDGETS:
+            differ = sum(map(str.__ne__, alone, decode(run, model, lines, search, budget)))
+            rows.append((search, f"{budget:,}", f"{len(lines):,}", differ, f"{100 * differ / len(lines):.2f} %"))
+    threads = torch.get_num_threads()
+    about["run"] = f"{run.name}, {run.variant}, seed {run.seed}; decoding in float32, {threads} threads"
+    difference = logits_difference(run, model, corpus, 64)
+    about["largest difference of a logit, alone and in batches of 64"] = f"{difference:.1e} (at most 1e-4)"
     body = [
-        f"Lines of {run.recipe.data.corpus or 'the corpus'}, {options.split}, whose text differs"
-        " from that of decoding the line alone (beam 5: at most 0.1 %; sampling: the same draws):",
+        f"Lines of {run.recipe.data.corpus or 'the corpus'}, test, whose text differs from that of decoding the line "
+        "alone (beam 5: at most 0.1 %; sampling: the same draws):",
         "",
-        *table(["search", "batch tokens", "lines", "differ", "share"], rows),
+        *table("search | batch tokens | lines | differ | share", rows),
     ]
-    publish("batching", "Outputs alone and in batches", facts, body)
+    publish("batching", "Outputs alone and in batches", about, body)
 
 
 if __name__ == "__main__":

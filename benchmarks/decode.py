@@ -1,16 +1,14 @@
-"""Decoding speed of a trained run beside CTranslate2 with the same weights.
+"""Decoding speed of a trained run, compared with CTranslate2 with the same weights.
 
-    python benchmarks/decode.py RUN INPUT REFERENCES [--lines 1000] [--threads 1] [--rounds 5]
+    python benchmarks/decode.py RUN INPUT REFERENCES [--rounds 5] [--threads 1]
 
-attnkit in fp32 and bf16, as far as the processor has them, and CTranslate2 in float32 and
-int8 take turns, round after round, in one process: all lines, and a tenth of the lines one at a
-time, by beam 5 and greedily.  Opening the models is left out.  Writes results/decoding.md with BLEU
-and the lines that differ from attnkit's in fp32, and what the operations of one step of one line
-take by themselves.  Ratios are of processor time, which others on the machine disturb less.
-Needs `pip install '.[ctranslate2]'`.
+attnkit in fp32 and bf16, as far as the processor has them, and CTranslate2 in float32 and int8 take turns, round after
+round, in one process: 1,000 lines, and a tenth of the lines one at a time, by beam 5 and by greedy search, without
+opening the models. Writes results/decoding.md with BLEU, the lines that differ from those of attnkit in fp32, and the
+time of single operations in one step of one line. Ratios are of processor time, which depends less on other work on
+the machine. Needs `pip install '.[ctranslate2]'`.
 """
 
-import argparse
 import importlib
 import statistics
 import time
@@ -19,12 +17,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import sacrebleu
 import torch
-from common import command, load_before, publish, say, spread, table, versions
+from common import arguments, facts, publish, say, spread, table
 
 from attnkit.errors import UnavailableError
 from attnkit.export.to_ctranslate2 import CTranslate2Model, open_run
@@ -39,36 +36,34 @@ from attnkit.search.base import predict, topk
 from attnkit.storage.cache import cache_dir
 
 SEARCHES: dict[str, dict[str, Any]] = {"beam 5": {"method": "beam", "beam": 5}, "greedy": {"method": "greedy"}}
-OPERATIONS = (
-    "Each operation is called again and again, so that its weights and code stay in caches: no\n"
-    "search over separate operations of PyTorch is faster. The rest of the step is Python, views,\n"
-    "copies and bookkeeping, and weights and code that come from further away."
-)
+NOTE = """\
+Each operation is repeated, so that its weights and code stay in caches: no search over separate operations of PyTorch
+is faster. The rest of the step is Python, views, copies and bookkeeping, and weights and code that come from main
+memory."""
 OURS, PEER = "attnkit, fp32", "CTranslate2, float32"
+LINES, STEPS = 1000, 10
 
 
 def systems(run: Run, threads: int) -> dict[str, Any]:
-    """The models by name."""
-    ours = {}
+    """Return the models by name."""
+    models = dict[str, Any]()
     for precision in ("fp32", "bf16"):
         model = run.model()
         with suppress(UnavailableError):
             lower_precision(model, precision)
-            ours[precision] = model
+            models[f"attnkit, {precision}"] = model
     peer, small = open_run(run, "cpu"), open_run(run, "cpu")
     assert isinstance(peer, CTranslate2Model)
-    folder = cache_dir() / "ctranslate2" / run.weights_sha256
-    library = importlib.import_module("ctranslate2")
+    folder, library = cache_dir() / "ctranslate2" / run.weights_sha256, importlib.import_module("ctranslate2")
     small.translator = library.Translator(str(folder), "cpu", compute_type="int8", intra_threads=threads)
-    named = {f"attnkit, {precision}": model for precision, model in ours.items()}
-    return {**named, PEER: peer, "CTranslate2, int8": small}
+    return {**models, PEER: peer, "CTranslate2, int8": small}
 
 
 @torch.inference_mode()
-def operations(model: Model, beams: int = 5, steps: int = 10) -> list[tuple[str, int, float]]:
-    """Operations of a step of one line: how many there are, and microseconds of each, alone.
+def operations(model: Model, beams: int = 5) -> list[tuple[str, int, float]]:
+    """Return the operations of a step of one line: their number, and microseconds of each, alone.
 
-    Then those of a whole step, by the difference of two searches that never end.
+    The last entry is a whole step, from the difference of two searches that never end.
     """
     reader = FastDecoder.of(model)
     assert reader is not None
@@ -94,106 +89,74 @@ def operations(model: Model, beams: int = 5, steps: int = 10) -> list[tuple[str,
     ]
     found = [(name, calls, 1e6 * fastest(part)) for name, calls, part in parts]
     source, ends = torch.full((1, 14), 9), []
-    for length in (2, 2 + steps):
+    for length in (2, 2 + STEPS):
         spec = SearchConfig(beam=beams, max_length=length, min_length=length)
         ends.append(fastest(partial(decoding.search, model, source, spec, lines=[0]), 5))
-    return [*found, ("the whole step", 1, 1e6 * (ends[1] - ends[0]) / steps)]
+    return [*found, ("the whole step", 1, 1e6 * (ends[1] - ends[0]) / STEPS)]
 
 
-def fastest(part: Callable[[], object], calls: int = 20, rounds: int = 15) -> float:
-    """Seconds of a call, the least of some rounds."""
-    return min(timeit.repeat(part, number=calls, repeat=rounds)) / calls
+def fastest(part: Callable[[], object], calls: int = 20) -> float:
+    """Return the minimum seconds of a call."""
+    return min(timeit.repeat(part, number=calls, repeat=15)) / calls
 
 
 def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path)
-    parser.add_argument("input", type=Path)
-    parser.add_argument("references", type=Path)
-    parser.add_argument("--lines", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    load = load_before()
+    options = arguments(__doc__, "run", "input", "references", rounds=5, threads=1)
+    about = facts(options, "ctranslate2", "sacrebleu")
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as `attnkit generate` does
     run = Run.open(options.run)
     tokenizer, models = run.tokenizer(), systems(run, options.threads)
-    texts, references = (
-        path.read_text(encoding="utf-8").split("\n")[: options.lines] for path in (options.input, options.references)
-    )
+    texts, references = (path.read_text("utf-8").split("\n")[:LINES] for path in (options.input, options.references))
 
     def decode(name: str, search: str, lines: list[str]) -> list[str]:
         spec = run.recipe.search.model_copy(update={**SEARCHES[search], "n_best": 1})
-        model, longest = models[name], run.recipe.data.max_length
-        return [answer[0][0] for answer in translate(model, tokenizer, lines, spec, max_source=longest)]
+        answers = translate(models[name], tokenizer, lines, spec, max_source=run.recipe.data.max_length)
+        return [answer[0][0] for answer in answers]
 
-    seconds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     found: dict[tuple[str, str], list[str]] = {}
     for number in range(options.rounds + 1):
         say(f"round {number} of {options.rounds}" if number else "warming up")
-        for search in SEARCHES:
-            for name in models:
-                start, used = time.perf_counter(), time.process_time()
-                found[search, name] = decode(name, search, texts if number else texts[::20])
-                whole, used = time.perf_counter() - start, time.process_time() - used
-                some = texts[:: 10 if number else 100]
-                start = time.perf_counter()
-                for line in some:
-                    decode(name, search, [line])
-                if number:
-                    seconds[search, name, "all"].append(len(texts) / whole)
-                    seconds[search, name, "processor"].append(used)
-                    seconds[search, name, "alone"].append(1000 * (time.perf_counter() - start) / len(some))
+        for search, name in ((search, name) for search in SEARCHES for name in models):
+            start, used = time.perf_counter(), time.process_time()
+            found[search, name] = decode(name, search, texts if number else texts[::20])
+            seconds, used = time.perf_counter() - start, time.process_time() - used
+            single = texts[:: 10 if number else 100]
+            start = time.perf_counter()
+            for line in single:
+                decode(name, search, [line])
+            if number:
+                values[search, name, "speed"].append(len(texts) / seconds)
+                values[search, name, "processor"].append(used)
+                values[search, name, "alone"].append(1000 * (time.perf_counter() - start) / len(single))
     body = []
     for search in SEARCHES:
         rows = []
         for name in models:
-            speeds, alone = seconds[search, name, "all"], seconds[search, name, "alone"]
-            both = (seconds[search, one, "processor"] for one in (PEER, name))
-            ratios = [theirs / its for theirs, its in zip(*both, strict=True)]
+            pairs = zip(values[search, PEER, "processor"], values[search, name, "processor"], strict=True)
+            ratio = f"{statistics.median(theirs / its for theirs, its in pairs):.2f}"
+            alone = f"{statistics.median(values[search, name, 'alone']):.1f}"
             outputs = found[search, name]
-            bleu = sacrebleu.corpus_bleu(outputs, [references]).score
+            bleu = f"{sacrebleu.corpus_bleu(outputs, [references]).score:.2f}"
             differ = sum(map(str.__ne__, outputs, found[search, OURS]))
-            rows.append(
-                (
-                    name,
-                    *spread(speeds),
-                    f"{statistics.median(ratios):.2f}",
-                    f"{statistics.median(alone):.1f}",
-                    f"{bleu:.2f}",
-                    differ,
-                )
-            )
-        header = (
-            "system",
-            "sentences/s",
-            "range",
-            f"speed beside {PEER}",
-            "ms for one line",
-            "BLEU",
-            "lines that differ",
-        )
+            rows.append((name, *spread(values[search, name, "speed"]), ratio, alone, bleu, differ))
+        header = f"system | sentences/s | range | speed beside {PEER} | ms for one line | BLEU | lines that differ"
         body += [f"## {search}", "", *table(header, rows), ""]
     parts = operations(models[OURS])
     lines = [(name, calls, f"{each:.0f}", f"{calls * each:.0f}") for name, calls, each in parts]
-    whole = sum(calls * each for _, calls, each in parts[:-1])
-    lines.insert(-1, ("their sum", sum(calls for _, calls, _ in parts[:-1]), "", f"{whole:.0f}"))
-    body += ["## One step of one line, beam 5", "", OPERATIONS, ""]
-    body += [*table(("operation", "calls", "us of each", "us in all"), lines), ""]
+    total = sum(calls * each for _, calls, each in parts[:-1])
+    lines.insert(-1, ("their sum", sum(calls for _, calls, _ in parts[:-1]), "", f"{total:.0f}"))
+    body += ["## One step of one line, beam 5", "", NOTE, ""]
+    body += table("operation | calls | us of each | us in all", lines)
     shape = run.recipe.model
-    facts = {
-        "command": f"`{command(options, run='RUN', input='INPUT', references='REFERENCES')}`",
-        "versions": versions("attnkit", "torch", "ctranslate2", "sacrebleu"),
+    about |= {
         "threads of each system": str(options.threads),
-        "load of the machine": load,
-        "model": f"`{run.name}`, {run.variant}: {shape.layers.encoder}+{shape.layers.decoder} "
-        f"layers, width {shape.width}, ff {shape.ff}, {shape.heads} heads, "
-        f"{len(tokenizer.target):,} pieces",
+        "model": f"`{run.name}`, {run.variant}: {shape.layers.encoder}+{shape.layers.decoder} layers, width "
+        f"{shape.width}, ff {shape.ff}, {shape.heads} heads, {len(tokenizer.target):,} pieces",
         "rounds": f"{options.rounds}, the systems in turn; {len(texts):,} lines at once, {len(texts[::10]):,} alone",
     }
-    publish("decoding", "Decoding beside CTranslate2, with the same weights", facts, body)
+    publish("decoding", "Decoding beside CTranslate2, with the same weights", about, body)
 
 
 if __name__ == "__main__":

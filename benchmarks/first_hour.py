@@ -1,14 +1,11 @@
-"""The first hour of a student, a researcher, an engineer and a teacher: each step with its time.
+"""The first hour of a student, a researcher, an engineer and a teacher: each command with its time and output.
 
-    python benchmarks/first_hour.py [--only NAME] [--short]
+    python benchmarks/first_hour.py
 
-Every step runs in one new folder with an empty cache, in the order of a person who reads the
-README, and must end as it says: with exit code 0, or with the refusal that a wrong word deserves.
-`--short` leaves out README's first command.  Writes results/first-hour.md.
+All steps run in one new folder with an empty cache, in the order of a person who reads the README. Each must end with
+exit code 0, or with the error code that a wrong word deserves. Writes results/first-hour.md.
 """
 
-import argparse
-import resource
 import shlex
 import subprocess
 import sys
@@ -16,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import attnkit, command, cores, environment, load_before, publish, say, table, versions
+from common import arguments, attnkit, children_seconds, cores, environment, facts, publish, say, table
 
 SENTENCE = "The poor woman stole the letters."
 SMALL = "train.steps=30 train.valid_every=0"
@@ -42,9 +39,8 @@ PYTHON = {
     "contexts": "import attnkit; print(attnkit.contexts(attnkit.load('demo'), ['A king laughs.', "
     "'A dog sleeps.'], 'The king', pool='mean', max_length=8))",
 }
-FIRST = "train quickstart --jobs 2"
-STEPS: dict[str, list[tuple[str, int]]] = {  # words of attnkit, py NAME, or a line for the shell
-    "anyone": [("py light", 0), ("--help", 0), ("demo", 0), (FIRST, 0)],
+STEPS: dict[str, list[tuple[str, int]]] = {  # arguments of attnkit, py NAME, or a line for the shell
+    "anyone": [("py light", 0), ("--help", 0), ("demo", 0), ("train quickstart --jobs 2", 0)],
     "student": [
         (f"visualize-attn demo {shlex.quote(SENTENCE)}", 0),
         ("visualize-attn demo 'The aunt who sang saw me.' --from who --to aunt", 0),
@@ -78,8 +74,8 @@ STEPS: dict[str, list[tuple[str, int]]] = {  # words of attnkit, py NAME, or a l
 }
 
 
-def run(step: str, wanted: int, folder: Path) -> list[str]:
-    """One step: what was typed, what it said last, its seconds and those of the processor."""
+def run(step: str, expected: int, folder: Path) -> list[str]:
+    """Run one step; return the command, its last line, its seconds and its processor seconds."""
     program = shlex.join(attnkit())
     kind, _, rest = step.partition(" ")
     shown, line = f"attnkit {step}", f"{program} {step}"
@@ -88,50 +84,34 @@ def run(step: str, wanted: int, folder: Path) -> list[str]:
     elif kind == "|":
         shown, line = rest, rest.replace("attnkit ", f"{program} ")
     say(shown)
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        ["bash", "-c", line],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=environment(ATTNKIT_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1"),
-    )
-    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode != wanted:
-        raise SystemExit(f"{shown}\nended with {done.returncode}, not {wanted}:\n{done.stderr}")
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    said = [one for one in (done.stdout or done.stderr).splitlines() if one.strip()]
-    told = " ".join(said[-1].split())[:100] if said else ""
-    texts = [text.replace("|", "\\|") for text in (f"`{shown[:110]}`", told)]
-    return [*texts, f"{seconds:.1f}", f"{used:.1f}"]
+    env = environment(ATTNKIT_CACHE=str(folder / "cache"))
+    began, used = time.perf_counter(), children_seconds()
+    done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, env=env)
+    seconds, used = time.perf_counter() - began, children_seconds() - used
+    if done.returncode != expected:
+        raise SystemExit(f"{shown}\nended with {done.returncode}, not {expected}:\n{done.stderr}")
+    lines = [text for text in (done.stdout or done.stderr).splitlines() if text.strip()]
+    last = " ".join(lines[-1].split())[:100] if lines else ""
+    return [*(text.replace("|", "\\|") for text in (f"`{shown[:110]}`", last)), f"{seconds:.1f}", f"{used:.1f}"]
 
 
 def main() -> None:
-    """Play the four hours and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=STEPS)
-    parser.add_argument("--short", action="store_true")
-    options = parser.parse_args()
-    load, body = load_before(), list[str]()
+    about, body = facts(arguments(__doc__)) | {"threads": str(cores())}, list[str]()
+    about["load of the machine"] += (
+        "; on a busy machine seconds are upper bounds, while processor seconds hardly depend on the load"
+    )
+    about["aims on two idle cores"] = (
+        "`attnkit demo` 10 s with an empty cache, `import attnkit` 0.2 s (beside Python's own start), the first "
+        "training 120 s"
+    )
     with tempfile.TemporaryDirectory() as temporary:
         for name, text in FILES.items():
             (Path(temporary) / name).parent.mkdir(exist_ok=True)
             (Path(temporary) / name).write_text(text, encoding="utf-8")
         for person, steps in STEPS.items():
-            some = [one for one in steps if not (options.short and one[0] == FIRST)]
-            if options.only in (None, person):
-                rows = [run(*one, Path(temporary)) for one in some]
-                body += [f"## {person}", "", *table(["step", "it said", "s", "processor s"], rows, 2), ""]
-    facts = {
-        "command": f"`{command(options)}`",
-        "versions": versions("attnkit", "torch"),
-        "threads": str(cores()),
-        "load of the machine": f"{load}; on a busy machine seconds are upper bounds, while those "
-        "of the processor hardly depend on it",
-        "aims on two quiet cores": "`attnkit demo` 10 s with an empty cache, `import attnkit` "
-        "0.2 s (beside Python's own start), the first training 120 s",
-    }
-    publish("first-hour", "The first hour of four people", facts, body)
+            rows = [run(step, code, Path(temporary)) for step, code in steps]
+            body += [f"## {person}", "", *table("step | last line | s | processor s", rows, 2), ""]
+    publish("first-hour", "The first hour of four people", about, body)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Thousands of damaged recipes given to the command line: exit codes, time, memory, positions.
+"""Thousands of damaged recipes for the command line: exit codes, time, memory, positions in messages.
 
     python benchmarks/hostile_recipes.py [--count 10000]
 
-Each is a recipe with one to three random faults (those of tests/recipe/test_recipe_fuzz.py, other
-numbers), read by `attnkit train FILE --dry-run`.  Writes results/hostile-recipes.md.
+Each is a recipe with one to three random faults (those of tests/recipe/test_recipe_fuzz.py, with other numbers), read
+by `attnkit train FILE --dry-run`. Writes results/hostile-recipes.md.
 """
 
-import argparse
 import io
 import re
 import resource
@@ -17,31 +16,27 @@ from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from common import ROOT, command, load_before, publish, spread, table, versions
+from common import ROOT, arguments, facts, publish, spread, table
 
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "recipe")]
-
-from test_recipe_fuzz import SEED, mutated  # noqa: E402 (made importable above)
-
-from attnkit.cli import main as attnkit  # noqa: E402
+from attnkit.cli import main as attnkit
 
 ALLOWED = (0, 2, 65, 66, 78)
 SECONDS, MEGABYTES = 1.0, 300
-PLACED = re.compile(r"f\.yaml:\d+:\d+: \S")
+POSITION = re.compile(r"f\.yaml:\d+:\d+: \S")
 
 
 def peak() -> float:
-    """The most memory that this process had so far, in MB."""
+    """Return the maximum memory of this process so far, in MB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def main() -> None:
-    """Read all, print and record."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=10_000)
-    options = parser.parse_args()
-    before, codes, seconds, faults = load_before(), Counter[int](), list[float](), list[str]()
+    sys.path.insert(0, str(ROOT / "tests/recipe"))
+    from test_recipe_fuzz import SEED, mutated
+
+    options = arguments(__doc__, count=10_000)
+    about, codes, seconds, faults = facts(options), Counter[int](), list[float](), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "f.yaml"
 
@@ -53,33 +48,29 @@ def main() -> None:
             seconds.append(time.process_time() - start)
             return code, errors.getvalue()
 
-        assert read(SEED.encode())[0] == 0, "the recipe that is damaged is right"
-        start_memory = peak()  # what is imported once is
+        assert read(SEED.encode())[0] == 0, "the undamaged recipe is refused"
+        memory = peak()  # with everything imported
         seconds.clear()
         for number in range(1000, 1000 + options.count):
             code, text = read(mutated(number))
             codes[code] += 1
             if code not in ALLOWED or "Traceback" in text:
                 faults.append(f"{number}: exit {code}")
-            if code == 78 and not PLACED.search(text):
+            if code == 78 and not POSITION.search(text):
                 faults.append(f"{number}: no position: {text.strip()[:80]}")
             if code and seconds[-1] > SECONDS:
                 faults.append(f"{number}: {seconds[-1]:.1f} s")
-    grown = peak() - start_memory
-    if grown > MEGABYTES:
-        faults.append(f"memory grew by {grown:.0f} MB")
-    facts = {
-        "command": command(options),
-        "versions": versions("attnkit", "torch"),
-        "load": before,
+    memory = peak() - memory
+    if memory > MEGABYTES:
+        faults.append(f"memory grew by {memory:.0f} MB")
+    about |= {
         "result": f"**{len(faults)} faults in {options.count:,} recipes**",
         "processor time": f"median {spread(seconds, 3)[0]} s, the longest {max(seconds):.2f} s "
         "(an accepted model is built, without its weights)",
-        "memory": f"{grown:.0f} MB more at the end than after the first recipe",
+        "memory": f"{memory:.0f} MB more at the end than after the first recipe",
     }
-    rows = [[code, f"{many:,}"] for code, many in sorted(codes.items())]
-    lines = [*table(["exit code", "recipes"], rows), "", *(f"- {fault}" for fault in faults[:50])]
-    publish("hostile-recipes", "Damaged recipes", facts, lines)
+    body = table("exit code | recipes", [[code, f"{many:,}"] for code, many in sorted(codes.items())])
+    publish("hostile-recipes", "Damaged recipes", about, [*body, "", *(f"- {fault}" for fault in faults[:50])])
     sys.exit(bool(faults))
 
 

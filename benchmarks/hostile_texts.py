@@ -1,15 +1,14 @@
-"""Hostile texts in corpora, outputs and questions: does anything pass through to who reads results?
+"""Hostile texts in corpora, outputs and questions: whether anything reaches the reader of results unescaped.
 
     python benchmarks/hostile_texts.py [--count 500]
 
-Texts are drawn from escape sequences, controls, bidirectional marks, markup of HTML, XML, Markdown,
-LaTeX and rich, formulas of spreadsheets and plain words.  They are sources, references and outputs
-of tiny runs (those of tests/helpers), whose results every command shows in every form.  Looked at:
-controls and marks in text, JSON that parses, elements of pages and drawings, cells of CSV.  Writes
-the first part of results/hostile-texts.md; text_sweep.py writes the others.
+Texts are drawn from escape sequences, control characters, bidirectional marks, markup of HTML, XML, Markdown, LaTeX
+and rich, formulas of spreadsheets and plain words. They are sources, references and outputs of tiny runs (those of
+tests/helpers), whose results every command shows in every form. Checked are control characters and marks in text,
+whether JSON parses, elements of pages and drawings, and cells of CSV. Writes the first section of
+results/hostile-texts.md; text_sweep.py writes the others.
 """
 
-import argparse
 import csv
 import io
 import json
@@ -26,112 +25,61 @@ from pathlib import Path
 from unittest.mock import patch
 from xml.etree import ElementTree
 
-from common import ROOT, command, load_before, publish_part, say, table, versions
+from common import arguments, facts, publish, say, table
+from helpers import trained
+from helpers.scored_runs import scored_run
 
-sys.path.insert(0, str(ROOT / "tests"))
-
-from helpers import trained  # noqa: E402 (made importable above)
-from helpers.scored_runs import scored_run  # noqa: E402
-
-from attnkit.cli import main as attnkit  # noqa: E402
-from attnkit.data.rows import Row  # noqa: E402
+from attnkit.cli import main as attnkit
+from attnkit.data.rows import Row
 
 FRAGMENTS = (
-    "a red dog",
-    "zwei katzen",
-    "\x1b[31m",
-    "\x1b]0;title\x07",
-    "\x1b]8;;http://x\x1b\\",
-    "\x9b2J",
-    "\x07",
-    "\x08\x08",
-    "\x00",
-    "\x7f",
-    "\r",
-    "\x0b",
-    "\x0c",
-    "\x85",
-    "\u2028",
-    "\u202e",
-    "\u2066",
-    "\u200f",
-    "\ufeff",
-    "\u0301" * 9,
-    "</script><script>alert(1)</script>",
-    "<img src=x onerror=a>",
-    '" onmouseover="a',
-    "<!--",
-    "]]>",
-    "<svg/onload=a>",
-    "&lt;b&gt;",
-    "{{data}}",
-    "${x}",
-    "[red]",
-    "[/red]",
-    "[link=http://x]x[/link]",
-    "| a | b |",
-    "![x](http://x)",
-    "[x](javascript:a)",
-    "`",
-    "\\input{x}",
-    "\\write18{x}",
-    "$x^2$",
-    "%",
-    "#",
-    "_{",
-    "=1+1",
-    "=HYPERLINK(1)",
-    "+1",
-    "-1",
-    "@x",
-    "\t=1",
-    ",",
-    '"',
-    ";",
-    "\u4f60\u597d",
-    "\u05d7\u05ea\u05d5\u05dc",
-    "\U0001f600",
-    "x" * 40,
+    *("a red dog", "zwei katzen"),
+    *("\x1b[31m", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x9b2J", "\x07", "\x08\x08", "\x00", "\x7f", "\r"),
+    *("\x0b", "\x0c", "\x85", "\u2028", "\u202e", "\u2066", "\u200f", "\ufeff", "\u0301" * 9),
+    *("</script><script>alert(1)</script>", "<img src=x onerror=a>", '" onmouseover="a', "<!--", "]]>"),
+    *("<svg/onload=a>", "&lt;b&gt;", "{{data}}", "${x}", "[red]", "[/red]", "[link=http://x]x[/link]", "| a | b |"),
+    *("![x](http://x)", "[x](javascript:a)", "`", "\\input{x}", "\\write18{x}", "$x^2$", "%", "#", "_{"),
+    *("=1+1", "=HYPERLINK(1)", "+1", "-1", "@x", "\t=1", ",", '"', ";"),
+    *("\u4f60\u597d", "\u05d7\u05ea\u05d5\u05dc", "\U0001f600", "x" * 40),
 )
 ORDER = ("What is shown", "Every character", "Exports")
-"""Parts of the page."""
+"""Sections of the page."""
 BATCH = 5
 RUNS = ("runs/toy/good", "runs/toy/hostile")
 HREF = "{http://www.w3.org/1999/xlink}href"
-OWN = ("span class",)  # what a page says of a text: (empty)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Check = Callable[[str], str]
-"""What is wrong with a result; "" where nothing is."""
+"""Returns what is wrong with a result, or an empty text."""
 
 
 def hostile(draw: random.Random) -> str:
-    """One line of text, which is more than spaces."""
+    """Draw one line of text, which is more than spaces."""
     return " ".join(draw.choices(FRAGMENTS, k=draw.randint(1, 4))) + draw.choice(("", " x"))
 
 
 def plain(text: str) -> str:
-    """No control but the end of a line, no mark that reorders, no half of a character."""
-    for sign in text:
-        if unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp") and sign not in "\n":
-            return f"holds U+{ord(sign):04X}"
+    """Check for control characters but the end of a line, marks that reorder, and surrogates."""
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character != "\n":
+            return f"holds U+{ord(character):04X}"
     return ""
 
 
-def lines_of_json(text: str) -> str:
-    """Plain, and each line an object."""
+def json_lines(text: str) -> str:
+    """Check that the text is plain, and each line an object."""
     for line in text.splitlines():
         json.loads(line)
     return plain(text)
 
 
-def whole_json(text: str) -> str:
-    """Plain, and one document."""
+def json_document(text: str) -> str:
+    """Check that the text is plain, and one document."""
     json.loads(text)
     return plain(text)
 
 
 def cells(text: str) -> str:
-    """Plain, of equally many cells a row, none of which a spreadsheet computes."""
+    """Check that the text is plain, with equally many cells in each row, none of which a spreadsheet computes."""
     rows = list(csv.reader(io.StringIO(text)))
     if len({len(row) for row in rows}) > 1:
         return "rows of different length"
@@ -142,7 +90,7 @@ def cells(text: str) -> str:
 
 
 class _Elements(HTMLParser):
-    """Names of elements with the names of their attributes."""
+    """Counts elements by their name with the names of their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -155,28 +103,27 @@ class _Elements(HTMLParser):
 
 
 class Pages:
-    """Pages may have the kinds of elements that the page of harmless texts has."""
+    """Checks that pages have only elements that the page of harmless texts has."""
 
     def __init__(self) -> None:
         self.known: dict[str, set[str]] = {}
 
     def check(self, name: str) -> Check:
-        """The first page of a name is the harmless one."""
+        """Return the check of pages of this name; the first page is the harmless one."""
 
-        def look(text: str) -> str:
+        def check(text: str) -> str:
             found = _Elements(text).found
-            if name not in self.known:
-                self.known[name] = {*found, *OWN}
-            if new := set(found) - self.known[name]:
+            known = self.known.setdefault(name, {*found, "span class"})  # span: how a page shows an empty text
+            if new := set(found) - known:
                 return f"new elements: {sorted(new)[:3]}"
-            scripts = sum(many for one, many in found.items() if one.split()[0] == "script")
+            scripts = sum(count for element, count in found.items() if element.split()[0] == "script")
             return "" if scripts <= 2 else f"{scripts} scripts"
 
-        return look
+        return check
 
 
 def drawing(text: str) -> str:
-    """XML that parses, with nothing that runs or loads."""
+    """Check that the text is XML that parses, without anything that runs or loads."""
     for element in ElementTree.fromstring(text).iter():
         kind = element.tag.rpartition("}")[2]
         if kind in ("script", "foreignObject", "a"):
@@ -189,20 +136,14 @@ def drawing(text: str) -> str:
 
 
 def results(texts: Sequence[str], pages: Pages) -> Iterator[tuple[str, list[str], Check]]:
-    """Commands; what stands behind --save or -o is read instead of standard output."""
+    """Yield commands and checks of what they print, or of the file behind --save or -o."""
     run = "runs/toy/hostile/seed-1"
-    for style, check in (
-        ("table", plain),
-        ("markdown", plain),
-        ("latex", plain),
-        ("csv", cells),
-        ("json", whole_json),
-        ("jsonl", lines_of_json),
-    ):
+    checks = dict.fromkeys(("table", "markdown", "latex"), plain)
+    checks |= {"csv": cells, "json": json_document, "jsonl": json_lines}
+    for style, check in checks.items():
         yield f"compare {style}", ["compare", *RUNS, "--format", style], check
         if style != "jsonl":
             yield f"eval {style}", ["eval", *RUNS, "--format", style], check
-    yield "compare page", ["compare", *RUNS, "--save", "c.html"], pages.check("compare")
     yield "report page", ["report", *RUNS, "-o", "r.html"], pages.check("report")
     yield "report Markdown", ["report", *RUNS, "-o", "r.md"], plain
     for text in texts[:2]:
@@ -212,67 +153,58 @@ def results(texts: Sequence[str], pages: Pages) -> Iterator[tuple[str, list[str]
         yield "maps SVG", [*maps, "--save", "m.svg", *given], drawing
         yield "maps CSV", [*maps, "--save", "m.csv", *given], cells
     yield "generate", ["generate", run, "input.txt"], plain
-    yield "generate --json", ["generate", run, "input.txt", "--json"], lines_of_json
+    yield "generate --json", ["generate", run, "input.txt", "--json"], json_lines
 
 
-def look(words: Sequence[str], check: Check) -> str:
-    """Run one command and look at its result and its messages; a text may be refused (2)."""
+def fault_of(words: Sequence[str], check: Check) -> str:
+    """Run one command, and check its result and its messages; a text may be refused (2)."""
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
         code = attnkit(words)
-    if code not in (0, 2) or "Traceback" in errors.getvalue():
-        return f"exit code {code}: {errors.getvalue().strip()[-200:]}"
-    if wrong := plain(errors.getvalue()):
+    message = errors.getvalue()
+    if code not in (0, 2) or "Traceback" in message:
+        return f"exit code {code}: {message.strip()[-200:]}"
+    if wrong := plain(message):
         return f"messages: {wrong}"
     if code == 2:
-        return "" if "text is empty" in errors.getvalue() else errors.getvalue()[-200:]
+        return "" if "text is empty" in message else message[-200:]
     saved = [words[at + 1] for at, word in enumerate(words) if word in ("--save", "-o")]
-    text = Path(saved[0]).read_text(encoding="utf-8") if saved else out.getvalue()
-    return check(text)
+    return check(Path(saved[0]).read_text(encoding="utf-8") if saved else out.getvalue())
 
 
-def batch(texts: Sequence[str], pages: Pages, faults: list[str], looked: Counter[str]) -> None:
-    """Runs with these texts in a new folder, and all results of them."""
+def batch(texts: Sequence[str], pages: Pages, faults: list[str], counts: Counter[str]) -> None:
+    """Make runs with these texts in a new folder, and check all results of them."""
     sources = [text.replace("\n", " ") for text in texts]
     rows = [Row(source, target) for source, target in zip(sources, reversed(sources), strict=True)]
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
-        folder = Path(name)
         with patch.object(trained, "ROWS", rows):
-            scored_run(folder, "good", sources)
-            scored_run(folder, "hostile", ["", *reversed(sources[1:])])
+            scored_run(Path(name), "good", sources)
+            scored_run(Path(name), "hostile", ["", *reversed(sources[1:])])
         content = "".join(f"{source}\n" for source in sources)
         Path("input.txt").write_text(content, encoding="utf-8", newline="")
         for title, words, check in results(sources, pages):
-            looked[title] += 1
-            if wrong := look(words, check):
+            counts[title] += 1
+            if wrong := fault_of(words, check):
                 faults.append(f"{title}: {wrong} ({texts!r:.200})")
         os.chdir("/")
 
 
 def main() -> None:
-    """Look at all, print and record."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=500)
-    options = parser.parse_args()
-    before, faults, looked, pages = load_before(), list[str](), Counter[str](), Pages()
+    options = arguments(__doc__, count=500)
+    about, faults, counts, pages = facts(options), list[str](), Counter[str](), Pages()
     os.environ["COLUMNS"] = "100"
     trained.tokenizer()  # of the harmless rows
-    batch([row.source for row in trained.ROWS], pages, faults, looked)
+    batch([row.source for row in trained.ROWS], pages, faults, counts)
     draw = random.Random(1)
     for number in range(options.count // BATCH):
-        batch([hostile(draw) for _ in range(BATCH)], pages, faults, looked)
+        batch([hostile(draw) for _ in range(BATCH)], pages, faults, counts)
         if number % 10 == 9:
             say(f"{(number + 1) * BATCH} texts, {len(faults)} faults")
-    facts = {
-        "command": command(options),
-        "versions": versions("attnkit", "torch"),
-        "load": before,
-        "result": f"**{len(faults)} faults in {sum(looked.values()):,} results of {options.count:,} texts**",
-    }
-    rows = [[title, f"{many:,}"] for title, many in looked.items()]
-    body = [*table(["result", "times"], rows), "", *(f"- {fault!a}" for fault in faults[:40])]
-    publish_part("hostile-texts", "Hostile texts", ORDER[0], ORDER, facts, body)
+    about["result"] = f"**{len(faults)} faults in {sum(counts.values()):,} results of {options.count:,} texts**"
+    body = table("result | times", [[title, f"{count:,}"] for title, count in counts.items()])
+    body += ["", *(f"- {fault!a}" for fault in faults[:40])]
+    publish("hostile-texts", "Hostile texts", about, body, ORDER[0], ORDER)
     sys.exit(bool(faults))
 
 

@@ -1,100 +1,68 @@
-"""Questions asked with 1 to 32 passages of a model that was trained on single ones.
+"""Questions with 1 to 32 passages, for a model that was trained on single passages.
 
-    python benchmarks/long_context.py [--out RUNS] [--recipe long-context/passages]
+    python benchmarks/long_context.py
 
-Trains the recipe where RUNS has no finished run of it, asks the splits test, ordered and coupled,
+Trains long-context/passages unless `runs` has a finished run of it, evaluates the splits test, ordered and coupled,
 and writes results/long-context.md.
 """
 
-import argparse
 import json
-import subprocess
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import attnkit, command, environment, load_before, publish, say, table, versions
+from common import arguments, facts, json_of, output, publish, table
 
+RECIPE = "long-context/passages"
 SPLITS = {
     "test": "One passage answers",
     "ordered": "The answer depends on the order of three chapters",
     "coupled": "The answer needs two passages together",
 }
 NAMES = {"answer-match": "exact match", "answer-f1": "F1", "context-found": "context found"}
-Object = Mapping[str, Any]
 
 
-def run(*words: str | Path) -> str:
-    """Standard output of an attnkit command."""
-    done = subprocess.run(attnkit(*words), env=environment(), stdout=subprocess.PIPE, encoding="utf-8", check=True)
-    return done.stdout
-
-
-def scores(found: Object, split: str, metric: str) -> Iterator[list[str]]:
-    """Rows of one table: a method and its score with every number of passages."""
-    rows = [row for row in found["rows"] if row["split"] == split and metric in row["metrics"]]
-    compared = {
-        (one["method"], one["contexts"]): one["p_corrected"]
-        for one in found["comparisons"]
-        if (one["split"], one["metric"]) == (split, metric)
+def scores(found: Mapping[str, Any], counts: list[int], split: str, metric: str) -> Iterator[list[str]]:
+    """Yield the rows of one table: a method and its score with every number of passages."""
+    values = {
+        (row["method"], row["contexts"]): row["metrics"][metric]["score"]
+        for row in found["rows"]
+        if row["split"] == split and metric in row["metrics"]
     }
-    counts = sorted({row["contexts"] for row in found["rows"]})
-    for method in dict.fromkeys(row["method"] for row in rows):
+    p_values = {
+        (test["method"], test["contexts"]): test["p_corrected"]
+        for test in found["comparisons"]
+        if (test["split"], test["metric"]) == (split, metric)
+    }
+    for method in dict.fromkeys(method for method, _ in values):
         cells = []
-        for count in counts:
-            value = next(
-                (
-                    row["metrics"][metric]["score"]
-                    for row in rows
-                    if (row["method"], row["contexts"]) == (method, count)
-                ),
-                None,
-            )
-            p = compared.get((method, count))
-            mark = "" if p is None or p >= 0.05 else "**" if p < 0.01 else "*"
-            cells.append("-" if value is None else f"{value:.1f}{mark}".replace("*", r"\*"))
+        for key in ((method, count) for count in counts):
+            p = p_values.get(key)
+            mark = "" if p is None or p >= 0.05 else r"\*\*" if p < 0.01 else r"\*"
+            cells.append(f"{values[key]:.1f}{mark}" if key in values else "-")
         yield [method, *cells]
 
 
-def tables(found: Object) -> list[str]:
-    """All tables, split by split."""
-    counts = sorted({row["contexts"] for row in found["rows"]})
-    body: list[str] = []
-    for split, about in SPLITS.items():
-        for metric, name in NAMES.items():
-            lines: Sequence[list[str]] = list(scores(found, split, metric))
-            if lines and not (split != "test" and metric == "context-found"):
-                body += [f"## {split}, {name}", "", f"{about}.", ""]
-                body += [*table([f"{name}, passages:", *map(str, counts)], lines), ""]
-    return body
-
-
 def main() -> None:
-    """Train, ask, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("runs"))
-    parser.add_argument("--recipe", default="long-context/passages")
-    options = parser.parse_args()
-    before, start = load_before(), time.perf_counter()
-    say("training and asking")
-    run("train", options.recipe, "--out", options.out, "--quiet")
-    say(f"done after {time.perf_counter() - start:.0f} s")
-    splits = [word for name in SPLITS for word in ("--split", name)]
-    found = json.loads(run("eval", options.recipe, "--out", options.out, *splits, "--format", "json"))
+    about = facts(arguments(__doc__))
+    output("train", RECIPE, "--quiet")
+    found = json_of("eval", RECIPE, *(word for split in SPLITS for word in ("--split", split)))
     first = found["rows"][0]
-    manifest = json.loads((Path(first["run"]) / "manifest.json").read_text(encoding="utf-8"))
-    facts = {
-        "command": command(options, out="RUNS"),
-        "versions": versions("attnkit", "torch"),
-        "load": before,
-        "model": f"{first['parameters']:,} parameters, trained on single passages for "
-        f"{manifest['finished']['seconds'] / 60:.1f} minutes",
+    minutes = json.loads((Path(first["run"]) / "manifest.json").read_text("utf-8"))["finished"]["seconds"] / 60
+    about |= {
+        "model": f"{first['parameters']:,} parameters, trained on single passages for {minutes:.1f} minutes",
         "questions": f"{first['sentences']} of each split",
-        "marks": f"different from {first['method']}: \\* p < 0.05, \\*\\* p < 0.01 (paired "
-        "bootstrap over questions, two-sided, Holm's correction over the methods)",
+        "marks": f"different from {first['method']}: \\* p < 0.05, \\*\\* p < 0.01 (paired bootstrap over questions, "
+        "two-sided, Holm's correction over the methods)",
     }
-    publish("long-context", "More passages than a model was trained for", facts, tables(found))
+    counts, body = sorted({row["contexts"] for row in found["rows"]}), list[str]()
+    for split, title in SPLITS.items():
+        for metric, name in NAMES.items():
+            lines = list(scores(found, counts, split, metric))
+            if lines and (split == "test" or metric != "context-found"):
+                body += [f"## {split}, {name}", "", f"{title}.", ""]
+                body += [*table([f"{name}, passages:", *counts], lines), ""]
+    publish("long-context", "More passages than a model was trained for", about, body)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Many demonstrations in windows: a causal model classifies from 1 to 16 windows of examples.
+"""Classification by a causal model from 1 to 16 windows of demonstrations.
 
-    python benchmarks/nbce_few_shot.py MODEL [--items N] [--draws 10] --data-dir DIR
-    python benchmarks/nbce_few_shot.py --tables
+    python benchmarks/nbce_few_shot.py [--model MODEL] [--draws 10] [--data-dir DIR]
 
-MODEL is a Hugging Face folder.  Each draw takes demonstrations at random and deals them into 16
-windows; fewer windows are the first of those, so all methods and numbers are paired by draw and
-item.  The first form asks every model row once and keeps the log-probabilities of the labels in
-results/nbce-few-shot.jsonl.xz (the same command goes on with the draw where it stopped); the
-second computes the tables from that file alone, by the pools of `attnkit nbce --choices`.
+Each draw takes demonstrations at random and distributes them over 16 windows; fewer windows are the first of these, so
+all methods and numbers are paired by draw and item. With MODEL, a Hugging Face folder, the model reads every row once,
+and the log-probabilities of the labels are stored in results/nbce-few-shot.jsonl.xz (the same command continues with
+the draw where it stopped). Then, or without MODEL, the tables are computed from that file, with the pools of `attnkit
+nbce --choices`.
 
 Set-up: Ratner et al. 2023, "Parallel context windows for large language models", section 4.
 """
@@ -15,6 +14,7 @@ Set-up: Ratner et al. 2023, "Parallel context windows for large language models"
 import argparse
 import json
 import lzma
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import RESULTS, cores, publish, say, table
+from common import RESULTS, arguments, cores, publish, say, table
 
 from attnkit.models.base import Decode
 from attnkit.nbce.baselines import SEPARATOR
@@ -33,29 +33,29 @@ from attnkit.nbce.reader import CausalReader, PromptRow, join_windows
 
 COUNTS = (1, 2, 4, 8, 16)
 ONE_ROW = (4, 16)
-"""Numbers of windows that are also read side by side, and one behind the other."""
-KEPT = RESULTS / "nbce-few-shot.jsonl.xz"
+"""Numbers of windows that are also read side by side in one row, and one after the other."""
+STORED = RESULTS / "nbce-few-shot.jsonl.xz"
 BETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
 RESAMPLES = 1000
-FEWEST = 5
-"""Draws below which no difference is marked: they say little of other draws."""
+MIN_DRAWS = 5
+"""With fewer draws no difference is marked, since they say little about other draws."""
 NAMES = {"window": "window (PCW)", "concat": "concat (one full window)"}
 Record = dict[str, Any]
 
 
 class Task(NamedTuple):
-    """How one corpus is put to the model."""
+    """The form in which the model reads a corpus."""
 
     form: str
     """Of an example: {0} and {1} are the parts of its source."""
     labels: dict[str, str]
-    """The label in the data, and the word that the model reads."""
+    """Label in the data -> word that the model reads."""
     shots: int
     """Demonstrations in a window."""
     longest: int
-    """Tokens of an example; longer ones are not drawn."""
+    """Maximum tokens of an example; longer ones are not drawn."""
     items: int
-    """Test items, unless --items says otherwise."""
+    """Test items."""
 
 
 TASKS = {
@@ -68,29 +68,28 @@ TASKS = {
 }
 
 
-def examples(reader: CausalReader, task: Task, file: Path, draw: random.Random, wanted: int) -> list[tuple[str, str]]:
-    """Examples (text, label) drawn at random from a file."""
+def examples(reader: CausalReader, name: str, split: str, seed: str, wanted: int) -> list[tuple[str, str]]:
+    """Return examples (text, label) drawn at random from a split of a task."""
+    task, file = TASKS[name], Path(os.environ["ATTNKIT_DATA"]) / "classify" / name / f"{split}.jsonl"
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    draw.shuffle(rows)
-    found = []
+    random.Random(seed).shuffle(rows)
+    found: list[tuple[str, str]] = []
     for row in rows:
         text = task.form.format(*row["source"].split(" __sep__ "))
-        if len(reader.encode(text)) <= task.longest and row["target"] in task.labels:
+        if len(found) < wanted and row["target"] in task.labels and len(reader.encode(text)) <= task.longest:
             found.append((text, row["target"]))
-        if len(found) == wanted:
-            break
     return found
 
 
 class DemonstrationCaches(NamedTuple):
-    """What the model has read of the demonstrations of one draw."""
+    """Key-value caches of the demonstrations of one draw."""
 
     rows: Decode
     """The empty row, then each window alone."""
     windows: dict[int, Decode]
     """The first n windows side by side in one row."""
     concat: dict[int, Decode]
-    """The first n windows one behind the other."""
+    """The first n windows one after the other."""
 
     @classmethod
     def read(cls, reader: CausalReader, windows: Sequence[str]) -> "DemonstrationCaches":
@@ -102,14 +101,13 @@ class DemonstrationCaches(NamedTuple):
         concat, state, before = {}, reader.empty(1), 0
         for n in ONE_ROW:
             ids = [token for head in heads[before + 1 : n + 1] for token in head]
-            read = torch.tensor([ids])
-            state = reader.advance(read, state)[1]
+            state = reader.advance(torch.tensor([ids]), state)[1]
             concat[n], before = state, n
         return cls(rows, side, concat)
 
 
 def measured(reader: CausalReader, caches: DemonstrationCaches, text: str, labels: Sequence[int]) -> Record:
-    """Log-probabilities of the labels under every row, and the rows' entropies (nats)."""
+    """Return the log-probabilities of the labels in every row, and the entropies of the rows (nats)."""
     tail = torch.tensor([reader.row("", text).tail])
 
     def ask(state: Decode, rows: int = 1) -> list[list[float]]:
@@ -128,49 +126,37 @@ def measured(reader: CausalReader, caches: DemonstrationCaches, text: str, label
 
 @torch.inference_mode()
 def measure(options: argparse.Namespace) -> None:
-    """Ask the model what is not kept yet."""
+    """Measure what is not stored yet."""
     reader = open_model(options.model, offline=True)
     assert isinstance(reader, CausalReader)
-    done = {(one["task"], one["draw"], one["item"]) for one in kept()}
+    done = {(record["task"], record["draw"], record["item"]) for record in stored()}
     for draw in range(options.draws):
-        for name in options.tasks:
-            task, folder = TASKS[name], options.data_dir / "classify" / name
+        for name, task in TASKS.items():
             labels = [reader.encode(word) for word in task.labels.values()]
             assert all(len(ids) == 1 for ids in labels), "labels must be single tokens"
-            items = examples(
-                reader, task, folder / "test.jsonl", random.Random(f"items/{name}"), options.items or task.items
-            )
-            left = [i for i in range(len(items)) if (name, draw, i) not in done]
+            items = examples(reader, name, "test", f"items/{name}", task.items)
+            left = [number for number in range(len(items)) if (name, draw, number) not in done]
             if not left:
                 continue
-            start = time.perf_counter()
-            shown = examples(
-                reader,
-                task,
-                folder / "train.jsonl",
-                random.Random(f"demonstrations/{name}/{draw}"),
-                task.shots * COUNTS[-1],
-            )
+            start, count = time.perf_counter(), task.shots * COUNTS[-1]
+            shown = examples(reader, name, "train", f"demonstrations/{name}/{draw}", count)
             lines = [text + task.labels[label] for text, label in shown]
             windows = [SEPARATOR.join(lines[at :: COUNTS[-1]]) for at in range(COUNTS[-1])]
             caches = DemonstrationCaches.read(reader, windows)
-            say(f"{name}, draw {draw + 1}: read in {time.perf_counter() - start:.0f} s")
-            records = []
-            for item in left:
-                text, label = items[item]
-                found = measured(reader, caches, text, [ids[0] for ids in labels])
-                about = {"task": name, "draw": draw, "item": item, "label": list(task.labels).index(label)}
-                records.append(json.dumps(about | found, separators=(",", ":")))
-            with lzma.open(KEPT, "at", encoding="utf-8") as kept_file:
-                print(*records, sep="\n", file=kept_file)
+            with lzma.open(STORED, "at", encoding="utf-8") as file:
+                for number in left:
+                    text, label = items[number]
+                    record = {"task": name, "draw": draw, "item": number, "label": list(task.labels).index(label)}
+                    record |= measured(reader, caches, text, [ids[0] for ids in labels])
+                    print(json.dumps(record, separators=(",", ":")), file=file)
             say(f"{name}, draw {draw + 1}: {time.perf_counter() - start:.0f} s")
 
 
-def kept() -> list[Record]:
-    """What was measured so far."""
-    if not KEPT.exists():
+def stored() -> list[Record]:
+    """Return what was measured so far."""
+    if not STORED.exists():
         return []
-    with lzma.open(KEPT, "rt", encoding="utf-8") as lines:
+    with lzma.open(STORED, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
@@ -178,36 +164,36 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 
 def answers(records: Sequence[Record], method: str, windows: int, beta: float) -> torch.Tensor:
-    """The label that a method takes for each record, from the kept log-probabilities."""
-    rows = torch.tensor([one["rows"] for one in records], dtype=torch.float64)[:, :, :2]
+    """Return the label that a method chooses for each record, from the stored log-probabilities."""
+    rows = torch.tensor([record["rows"] for record in records], dtype=torch.float64)[:, :, :2]
     if method == "zero-shot":
         scores = rows[:, 0]
-    elif method in ("window", "concat") and windows == 1:
-        scores = rows[:, 1]
-    elif method in ("window", "concat"):
-        scores = torch.tensor([one[method][str(windows)][:2] for one in records])
-    else:
-        rule = Rule(method, beta, top_p=1.0)  # type: ignore[arg-type]
+    elif method in POOLS:
+        rule = Rule(method, beta, top_p=1.0)
         first = torch.full((len(records),), -1)
         scores = merge_rows(rows[:, : windows + 1], rule, first).logprobs
+    elif windows == 1:
+        scores = rows[:, 1]
+    else:
+        scores = torch.tensor([record[method][str(windows)][:2] for record in records])
     return scores.argmax(1)
 
 
 def grid(records: Sequence[Record], method: str, windows: int, beta: float = 0.25) -> Grid:
-    """Right or not, [draws, items]; draws that are not complete are left out."""
-    items = max(one["item"] for one in records) + 1
-    found = np.full((max(one["draw"] for one in records) + 1, items), np.nan)
-    for one, answer in zip(records, answers(records, method, windows, beta).tolist(), strict=True):
-        found[one["draw"], one["item"]] = answer == one["label"]
+    """Return whether answers are right, [draws, items], without incomplete draws."""
+    items = max(record["item"] for record in records) + 1
+    found = np.full((max(record["draw"] for record in records) + 1, items), np.nan)
+    for record, answer in zip(records, answers(records, method, windows, beta).tolist(), strict=True):
+        found[record["draw"], record["item"]] = answer == record["label"]
     return found[~np.isnan(found).any(1)]
 
 
 def interval(values: Grid) -> tuple[float, float]:
-    """The 95 % interval of the mean, over draws and items: both are drawn again."""
-    random_ = np.random.default_rng(1)
+    """Return the 95 % interval of the mean, by resampling of draws and items."""
+    generator = np.random.default_rng(1)
     draws, items = values.shape
     means = [
-        values[random_.integers(0, draws, draws)][:, random_.integers(0, items, items)].mean()
+        values[generator.integers(0, draws, draws)][:, generator.integers(0, items, items)].mean()
         for _ in range(RESAMPLES)
     ]
     low, high = np.quantile(means, (0.025, 0.975))
@@ -215,74 +201,60 @@ def interval(values: Grid) -> tuple[float, float]:
 
 
 def accuracy(values: Grid) -> str:
-    """The mean in per cent with its interval."""
+    """Return the mean in per cent with its interval."""
     low, high = interval(values)
     return f"{100 * values.mean():.0f} ({100 * low:.0f} to {100 * high:.0f})"
 
 
 def difference(values: Grid, base: Grid) -> str:
-    """The paired difference in per cent with its interval, marked where 0 lies outside."""
+    """Return the paired difference in per cent with its interval, marked if the interval excludes 0."""
     low, high = interval(values - base)
-    mark = r"\*" if (low > 0 or high < 0) and len(values) >= FEWEST else ""
+    mark = r"\*" if (low > 0 or high < 0) and len(values) >= MIN_DRAWS else ""
     return f"{100 * (values - base).mean():+.0f} ({100 * low:+.0f} to {100 * high:+.0f}){mark}"
 
 
-def tables() -> None:
-    """Write the page."""
-    body: list[str] = []
+def main() -> None:
+    options = arguments(__doc__, model=Path, draws=10)
+    torch.set_num_threads(cores())
+    if options.model:
+        measure(options)
+    body, all_records = list[str](), stored()
     for name, task in TASKS.items():
-        some = [one for one in kept() if one["task"] == name]
-        if not some or not len(base := grid(some, "entropy", COUNTS[-1])):
+        records = [record for record in all_records if record["task"] == name]
+        if not records or not len(base := grid(records, "entropy", COUNTS[-1])):
             continue
         draws, items = base.shape
-        share = float(np.mean([one["label"] == 0 for one in some if one["draw"] == 0]))
+        share = float(np.mean([record["label"] == 0 for record in records if record["draw"] == 0]))
         label = list(task.labels)[share < 0.5]
         body += [
             f"## {name}: {items} test items x {draws} draws, {task.shots} demonstrations a window",
             "",
-            f"Answering `{label}` always is right for {100 * max(share, 1 - share):.0f} %.",
+            f"Always answering `{label}` is right for {100 * max(share, 1 - share):.0f} %.",
             "",
         ]
-        lines = [["zero-shot", *[accuracy(grid(some, "zero-shot", 0))] * len(COUNTS)]]
+        lines = [["zero-shot", *[accuracy(grid(records, "zero-shot", 0))] * len(COUNTS)]]
         for method in (*POOLS, "window", "concat"):
             known = [n for n in COUNTS if method in POOLS or n == 1 or n in ONE_ROW]
-            cells = {n: accuracy(grid(some, method, n)) for n in known}
+            cells = {n: accuracy(grid(records, method, n)) for n in known}
             lines.append([NAMES.get(method, method), *(cells.get(n, "-") for n in COUNTS)])
-        body += [*table(["windows:", *map(str, COUNTS)], lines), ""]
-        others = [(m, COUNTS[-1]) for m in (*POOLS[1:], "window", "concat")] + [("zero-shot", 0)]
-        lines = [[NAMES.get(method, method), difference(grid(some, method, n), base)] for method, n in others]
-        title = f"{COUNTS[-1]} windows"
-        body += [*table([title, "accuracy minus that of entropy"], lines), ""]
+        body += [*table(["windows:", *COUNTS], lines), ""]
+        others = [(method, COUNTS[-1]) for method in (*POOLS[1:], "window", "concat")] + [("zero-shot", 0)]
+        lines = [[NAMES.get(method, method), difference(grid(records, method, n), base)] for method, n in others]
+        body += [*table([f"{COUNTS[-1]} windows", "accuracy minus that of entropy"], lines), ""]
         lines = [
-            [f"{pool}, {n} windows", *(accuracy(grid(some, pool, n, beta)) for beta in BETAS)]
+            [f"{pool}, {n} windows", *(accuracy(grid(records, pool, n, beta)) for beta in BETAS)]
             for pool in ("entropy", "mean")
             for n in ONE_ROW
         ]
         body += [*table(["beta:", *(f"{beta:g}" for beta in BETAS)], lines), ""]
-    facts = {
-        "command": "python benchmarks/nbce_few_shot.py --tables",
-        "kept": "`results/nbce-few-shot.jsonl.xz`: the labels' log-probabilities under each row",
+    about = {
+        "command": "`python benchmarks/nbce_few_shot.py`",
+        "stored": "`results/nbce-few-shot.jsonl.xz`: the log-probabilities of the labels in each row",
         "model": "SmolLM2-135M-Instruct, float32, plain text",
-        "accuracy": "per cent, with the 95 % interval over draws and items (both resampled); "
-        f"\\* differs from entropy; labels are merged as by `--choices`, beta {0.25:g}",
+        "accuracy": "per cent, with the 95 % interval over draws and items (both resampled); \\* differs from "
+        "entropy; labels are merged as by `--choices`, beta 0.25",
     }
-    publish("nbce-few-shot", "Many demonstrations in windows", facts, body)
-
-
-def main() -> None:
-    """Measure, or compute the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("--tables", action="store_true")
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--items", type=int)
-    parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--data-dir", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(cores())
-    if not options.tables:
-        measure(options)
-    tables()
+    publish("nbce-few-shot", "Many demonstrations in windows", about, body)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""Training in two processes of one thread, beside one process of two; and a process that is killed.
+"""Training in two processes of one thread, compared with one process of two; and a process that is killed.
 
-    python benchmarks/ranks.py --data-dir DIR [--rounds 3] [--seconds 15]
+    python benchmarks/ranks.py [--data-dir DIR] [--rounds 3] [--seconds 15]
 
-All make the same updates: two micro-batches of translation/multi30k, accumulated by one process or
-dealt to two (train.parallel).  A round asks every setting in turn; a ratio is the median of the
-ratios within each round.  Then one of two processes of a small training is killed with SIGKILL, and
-the training is resumed and compared with one that was left alone.  Writes results/ranks.md.
+All make the same updates: two micro-batches of translation/multi30k, accumulated by one process or distributed to two
+(train.parallel). In each round every setting takes a turn; a ratio is the median of the ratios within each round. Then
+one of two processes of a small training is killed with SIGKILL, and the training is resumed and compared with an
+uninterrupted one. Writes results/ranks.md.
 """
 
-import argparse
-import hashlib
 import json
 import os
 import signal
@@ -19,136 +17,71 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import (
-    UPDATES_ALONE,
-    attnkit,
-    command,
-    environment,
-    load_before,
-    publish,
-    say,
-    spread,
-    steady_speed,
-    table,
-    versions,
-)
+from common import arguments, attnkit, environment, facts, publish, say, spread, start_updates, steady_speed, table
 
-ALONE = "one process of two threads"
+from attnkit.storage.files import sha256_file
+
+BASE = "one process of two threads"
 SETTINGS = {
-    ALONE: ["train.accumulate=2"],
+    BASE: ["train.accumulate=2"],
     "two of one thread, ddp": ["--nproc", "2", "train.parallel=ddp"],
     "two of one thread, fsdp": ["--nproc", "2", "train.parallel=fsdp"],
 }
-SMALL = [
-    "train",
-    "quickstart",
-    "--variant",
-    "scaled-dot",
-    "train.steps=120",
-    "train.precision=fp32",
-    "train.batch_tokens=1000",
-    "train.valid_every=20",
-]
-
-
-def speed(name: str, options: argparse.Namespace, work: Path) -> float:
-    """Target tokens a second once the training is under way."""
-    process = subprocess.Popen(
-        attnkit(
-            *UPDATES_ALONE,
-            f"train.precision={options.precision}",
-            *SETTINGS[name],
-            *(["--data-dir", options.data_dir] if options.data_dir else []),
-            "--out",
-            str(work / "runs"),
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env=environment(ATTNKIT_CACHE=str(work / "cache"), OMP_NUM_THREADS="2"),
-    )
-    found = steady_speed(process, options.seconds)
-    process.terminate()
-    process.wait()
-    return found
-
-
-def ranks_of(launcher: int) -> list[int]:
-    """The processes that a launcher has started, in order."""
-    found = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="utf-8")
-    return sorted(map(int, found.split()))
+SMALL = (
+    *("train", "quickstart", "--variant", "scaled-dot", "--nproc", "2", "train.steps=120", "train.precision=fp32"),
+    *("train.batch_tokens=1000", "train.valid_every=20", "train.log_every=50"),
+)
 
 
 def weights(out: Path) -> str:
-    path = out / "quickstart" / "scaled-dot" / "seed-1" / "model.safetensors"
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256_file(out / "quickstart/scaled-dot/seed-1/model.safetensors")
 
 
 def kill(parallel: str, rank: int, work: Path) -> list[str]:
-    """Kill one rank, resume, compare; a row of the report."""
-    env = environment(ATTNKIT_CACHE=str(work / "cache"), OMP_NUM_THREADS="1")
-    words = attnkit(*SMALL, f"train.parallel={parallel}", "--nproc", "2")
-    whole, parts = work / f"whole-{parallel}", work / f"{parallel}-{rank}"
+    """Kill one rank, resume and compare; return a row of the page."""
+    env = environment(1, ATTNKIT_CACHE=str(work / "cache"))
+    words = attnkit(*SMALL, f"train.parallel={parallel}")
+    whole, resumed = work / f"whole-{parallel}", work / f"{parallel}-{rank}"
     if not whole.exists():
-        done = subprocess.run([*words, "--out", str(whole)], capture_output=True, env=env)
-        assert done.returncode == 0, done.stderr
-    process = subprocess.Popen(
-        [*words, "--json", "train.log_every=50", "--out", str(parts)],
-        text=True,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+        subprocess.run([*words, "--out", str(whole), "--quiet"], check=True, env=env)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*words, "--json", "--out", str(resumed)], text=True, env=env, stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     for line in process.stdout:
         if json.loads(line)["event"] == "validated":
             break
-    os.kill(ranks_of(process.pid)[rank], signal.SIGKILL)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
+    os.kill(sorted(map(int, children.split()))[rank], signal.SIGKILL)
     start = time.monotonic()
-    _, said = process.communicate()
+    errors = process.communicate()[1]
     seconds = time.monotonic() - start
-    resumed = subprocess.run([*words, "train.log_every=50", "--out", str(parts)], capture_output=True, env=env)
-    assert resumed.returncode == 0, resumed.stderr
-    same = "identical" if weights(whole) == weights(parts) else "DIFFERENT"
-    last = said.strip().splitlines()[-1].removeprefix("attnkit: error: ").partition(";")[0]
+    subprocess.run([*words, "--out", str(resumed), "--quiet"], check=True, env=env)
+    same = "identical" if weights(whole) == weights(resumed) else "DIFFERENT"
+    last = errors.strip().splitlines()[-1].removeprefix("attnkit: error: ").partition(";")[0]
     return [parallel, str(rank), f"{seconds:.1f}", str(process.returncode), last, same]
 
 
 def main() -> None:
-    """Measure and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15, help="of each training")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    options = parser.parse_args()
-    load, found = load_before(), {name: list[float]() for name in SETTINGS}
+    options = arguments(__doc__, rounds=3, seconds=15.0)
+    about, speeds = facts(options), {name: list[float]() for name in SETTINGS}
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         for number in range(options.rounds):
-            for name, speeds in found.items():
-                speeds.append(speed(name, options, work))
-                say(f"round {number + 1}: {name}: {speeds[-1]:,.0f} tokens/s")
-        killed = [kill(how, rank, work) for how in ("ddp", "fsdp") for rank in (0, 1)]
+            for name, words in SETTINGS.items():
+                process = start_updates(work / "runs", "train.precision=fp32", *words, OMP_NUM_THREADS="2")
+                speeds[name].append(steady_speed(process, options.seconds))
+                process.terminate()
+                process.wait()
+                say(f"round {number + 1}: {name}: {speeds[name][-1]:,.0f} tokens/s")
+        killed = [kill(parallel, rank, work) for parallel in ("ddp", "fsdp") for rank in (0, 1)]
     rows = []
-    for name, speeds in found.items():
-        ratios = [one / base for one, base in zip(speeds, found[ALONE], strict=True)]
-        rows.append([name, *spread(speeds), f"{statistics.median(ratios):.2f}"])
-    facts = {"command": command(options, data_dir="DIR"), "versions": versions("attnkit", "torch"), "load": load}
-    speeds_table = table(["processes", "tokens/s", "range", "ratio"], rows)
-    kills = table(
-        [
-            "train.parallel",
-            "rank killed",
-            "seconds until the command ended",
-            "exit code",
-            "last line",
-            "weights after resuming",
-        ],
-        killed,
-    )
-    publish("ranks", "Training in two processes", facts, [*speeds_table, "", *kills])
+    for name, values in speeds.items():
+        ratios = [value / base for value, base in zip(values, speeds[BASE], strict=True)]
+        rows.append([name, *spread(values), f"{statistics.median(ratios):.2f}"])
+    body = [*table("processes | tokens/s | range | ratio", rows), ""]
+    header = "train.parallel | rank killed | seconds until the command ended | exit code | last line"
+    body += table(f"{header} | weights after resuming", killed)
+    publish("ranks", "Training in two processes", about, body)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
-"""How long `attnkit report` takes, and how large its page is, for 27 runs.
+"""Time of `attnkit report` for 27 runs, and size of its page.
 
-    python benchmarks/report.py RUN --data-dir DIR [--repeats 3]
+    python benchmarks/report.py RUN [--data-dir DIR] [--repeats 3] [--threads N]
 
-RUN is a scored run.  Its copies stand for the runs of a large comparison: the same model, other
-rates in the recipe, and outputs from which some words are left out, scored anew.  Writes
-results/report.md.
+RUN is a scored run. Its copies stand for the runs of a large comparison: the same model, other learning rates in the
+recipe, and outputs from which some words are removed, scored anew. Writes results/report.md.
 """
 
-import argparse
 import json
 import random
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -18,20 +15,20 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
-from common import attnkit, command, cores, environment, load_before, publish, say, spread, table, versions
+from common import arguments, attnkit, children_seconds, cores, environment, facts, publish, say, spread, table
+
+from attnkit.runs import Run
+from attnkit.scoring import evaluation
 
 SHAPES = ((9, 3), (27, 1))
-"""Variants and seeds."""
+"""Numbers of variants and seeds."""
 
 
-def copied(run: Path, root: Path, variant: int, seed: int, data_dir: Path | None) -> None:
-    """A copy of a run as another variant and seed, with other outputs, scored."""
-    from attnkit.runs import Run
-    from attnkit.scoring import evaluation
-
+def copy_run(run: Path, root: Path, variant: int, seed: int) -> None:
+    """Copy a run as another variant and seed, with other outputs, and score it."""
     folder = root / "copies" / f"variant-{variant}" / f"seed-{seed}"
-    left = shutil.ignore_patterns("checkpoints", "tensorboard", "scores.json", "*.stats.npz")
-    shutil.copytree(run, folder, ignore=left)
+    left_out = shutil.ignore_patterns("checkpoints", "tensorboard", "scores.json", "*.stats.npz")
+    shutil.copytree(run, folder, ignore=left_out)
     copy = Run(folder)
     copy.update(recipe="copies", variant=f"variant-{variant}", seed=seed, baseline="variant-0")
     train = copy.recipe.train.model_copy(update={"lr": 0.001 * (variant + 1), "seeds": (seed,)})
@@ -41,63 +38,37 @@ def copied(run: Path, root: Path, variant: int, seed: int, data_dir: Path | None
         texts = copy.output_path(split).read_text(encoding="utf-8").splitlines()
         answers = [[(" ".join(w for w in text.split() if chance.random() > 0.005 * variant), 0.0)] for text in texts]
         with patch.object(evaluation, "answer_lines", lambda *_, a=answers, **__: iter(a)):
-            evaluation.evaluate(Run(folder), [split], recipe.eval, data_dir=data_dir)
+            evaluation.evaluate(Run(folder), [split], recipe.eval)
 
 
-def measure(root: Path, options: argparse.Namespace) -> tuple[float, float, int]:
-    """Seconds of one report by the clock and of the processor, and bytes of its page."""
-    page = root / "report.html"
-    data = ["--data-dir", str(options.data_dir)] if options.data_dir else []
-    began, spent = time.perf_counter(), children_seconds()
-    subprocess.run(
-        attnkit("report", root / "copies", "-o", page, *data),
-        check=True,
-        env=environment(options.threads),
-        stderr=subprocess.DEVNULL,
-    )
-    return time.perf_counter() - began, children_seconds() - spent, page.stat().st_size
-
-
-def children_seconds() -> float:
-    """Seconds of the processor that finished children have taken."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def measure(root: Path, threads: int) -> tuple[float, float, int]:
+    """Return the seconds and processor seconds of one report, and the bytes of its page."""
+    page, began, used = root / "report.html", time.perf_counter(), children_seconds()
+    command, env = attnkit("report", root / "copies", "-o", page), environment(threads)
+    subprocess.run(command, check=True, env=env, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - began, children_seconds() - used, page.stat().st_size
 
 
 def main() -> None:
-    """Measure and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a scored run")
-    parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=cores())
-    options = parser.parse_args()
-    load = load_before()
-    rows = []
+    options = arguments(__doc__, "run", repeats=3, threads=cores())
+    about, rows = facts(options), []
     for variants, seeds in SHAPES:
         with tempfile.TemporaryDirectory() as temporary:
             root = Path(temporary)
             say(f"{variants} variants x {seeds} seeds")
             for variant in range(variants):
                 for seed in range(1, seeds + 1):
-                    copied(options.run, root, variant, seed, options.data_dir)
-            measured = [measure(root, options) for _ in range(options.repeats)]
-            middle, between = spread([seconds for seconds, _, _ in measured], 1)
-            busy, _ = spread([seconds for _, seconds, _ in measured], 1)
-            name = f"{variants} variants, {variants * seeds} runs"
-            rows.append((name, middle, between, busy, f"{measured[0][2] / 1e6:.2f}"))
+                    copy_run(options.run, root, variant, seed)
+            seconds, used, sizes = zip(*(measure(root, options.threads) for _ in range(options.repeats)), strict=True)
+            title = f"{variants} variants, {variants * seeds} runs"
+            rows.append((title, *spread(seconds, 1), spread(used, 1)[0], f"{sizes[0] / 1e6:.2f}"))
             scores = json.loads((root / "copies/variant-0/seed-1/scores.json").read_text())
-    splits = ", ".join(f"{one['sentences']:,} of {split}" for split, one in scores.items())
-    facts = {
-        "command": f"`{command(options, run='RUN', data_dir='DATA')}`",
-        "versions": versions("attnkit", "torch"),
-        "sentences": splits,
-        "started as": f"{options.threads} threads",
-        "load of the machine": load,
+    about |= {
+        "sentences": ", ".join(f"{score['sentences']:,} of {split}" for split, score in scores.items()),
+        "threads": str(options.threads),
         "repeats": str(options.repeats),
     }
-    heads = ["report", "median s", "range", "processor s", "MB"]
-    publish("report", "Time and size of a report", facts, table(heads, rows))
+    publish("report", "Time and size of a report", about, table("report | median s | range | processor s | MB", rows))
 
 
 if __name__ == "__main__":

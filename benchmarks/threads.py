@@ -1,84 +1,49 @@
-"""What training loses when another program runs on the machine, by how OpenMP's threads wait.
+"""Training speed beside another program, by how OpenMP threads wait.
 
-    python benchmarks/threads.py --data-dir DIR [--rounds 3] [--seconds 15]
+    python benchmarks/threads.py [--data-dir DIR] [--rounds 3] [--seconds 15]
 
-OpenMP's threads wait for each other by spinning, which is fast on a quiet machine; where another
-program takes a core, a thread spins until its neighbour is given time again.  Each setting trains
-translation/multi30k on the quiet machine and beside one busy program; a round asks every setting
-in turn, and a cell is the median over the rounds.  Writes results/threads.md.
+OpenMP threads wait for each other by spinning, which is fast on an idle machine; if another program takes a core, a
+thread spins until the thread it waits for gets time again. Each setting trains translation/multi30k on the idle
+machine and beside one busy program; in each round every setting takes a turn, and a cell is the median over the
+rounds. Writes results/threads.md.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from common import (
-    UPDATES_ALONE,
-    attnkit,
-    command,
-    cores,
-    environment,
-    load_before,
-    publish,
-    say,
-    spread,
-    steady_speed,
-    table,
-    versions,
-)
+from common import arguments, cores, facts, publish, say, spread, start_updates, steady_speed, table
 
-SPINS = (1_000, 10_000, 100_000)
 BUSY = [sys.executable, "-c", "while True: pass"]
+ALL, ONE = {"OMP_NUM_THREADS": str(cores())}, {"OMP_NUM_THREADS": "1"}
+SETTINGS: dict[str, tuple[int, Mapping[str, str]]] = {
+    "spinning (OpenMP's default)": (1, ALL | {"GOMP_SPINCOUNT": "300000"}),
+    "always spinning (ACTIVE)": (1, ALL | {"OMP_WAIT_POLICY": "ACTIVE"}),
+    "never spinning (PASSIVE)": (1, ALL | {"OMP_WAIT_POLICY": "PASSIVE"}),
+    **{f"spinning {n:,} times": (1, ALL | {"GOMP_SPINCOUNT": str(n)}) for n in (1_000, 10_000, 100_000)},
+    "one thread": (1, ONE),
+    f"{cores()} trainings of one thread": (cores(), ONE),
+}
+"""Number of trainings side by side, and environment."""
 
 
-def settings(threads: int) -> dict[str, dict[str, str]]:
-    """Name -> variables; `jobs` is the number of trainings side by side."""
-    active = {"OMP_WAIT_POLICY": "ACTIVE"}  # what attnkit itself sets is no part of this
-    several = {"OMP_NUM_THREADS": str(threads), "jobs": "1"}
-    return {
-        "spinning (OpenMP's default)": {**several, "GOMP_SPINCOUNT": "300000"},
-        "always spinning (ACTIVE)": {**several, **active},
-        "never spinning (PASSIVE)": {**several, "OMP_WAIT_POLICY": "PASSIVE"},
-        **{f"spinning {count:,} times": {**several, "GOMP_SPINCOUNT": str(count)} for count in SPINS},
-        "one thread": {"OMP_NUM_THREADS": "1", "jobs": "1"},
-        f"{threads} trainings of one thread": {"OMP_NUM_THREADS": "1", "jobs": str(threads)},
-    }
-
-
-def speed(variables: dict[str, str], options: argparse.Namespace, work: Path) -> float:
-    """Target tokens a second, of all trainings together, once they are under way."""
-    env = dict(variables)
-    jobs = int(env.pop("jobs"))
-    words = attnkit(
-        *UPDATES_ALONE, "train.precision=bf16", *(["--data-dir", options.data_dir] if options.data_dir else [])
-    )
-    processes = [
-        subprocess.Popen(
-            [*words, "--out", str(work / f"runs-{number}")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment(None, ATTNKIT_CACHE=str(work / "cache"), **env),
-        )
-        for number in range(jobs)
-    ]
-    total = 0.0
-    for process in processes:
-        total += steady_speed(process, options.seconds)
-    for process in processes:
-        process.kill()
-        process.wait()
+def speed(jobs: int, env: Mapping[str, str], seconds: float, work: Path) -> float:
+    """Return the target tokens per second of all trainings together."""
+    trainings = [start_updates(work / f"runs-{number}", "train.precision=bf16", **env) for number in range(jobs)]
+    total = sum(steady_speed(training, seconds) for training in trainings)
+    for training in trainings:
+        training.kill()
+        training.wait()
     return total
 
 
 @contextmanager
 def busy(number: int) -> Iterator[None]:
-    """Programs in sessions of their own, which the scheduler gives the same share as ours."""
+    """Run busy programs in sessions of their own, to which the scheduler gives the same share as to ours."""
     processes = [subprocess.Popen(BUSY, start_new_session=True) for _ in range(number)]
     try:
         yield
@@ -89,38 +54,22 @@ def busy(number: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15, help="of each training")
-    parser.add_argument("--threads", type=int, default=cores())
-    options = parser.parse_args()
-    load = load_before()
-    chosen = settings(options.threads)
-    found: dict[tuple[str, int], list[float]] = {(name, n): [] for name in chosen for n in (0, 1)}
+    options = arguments(__doc__, rounds=3, seconds=15.0)
+    about = facts(options) | {"threads": f"{cores()}, bf16"}
+    found: dict[tuple[str, int], list[float]] = {(name, n): [] for name in SETTINGS for n in (0, 1)}
     with tempfile.TemporaryDirectory() as temporary:
         for number in range(options.rounds):
-            for name, variables in chosen.items():
-                for programs in (0, 1):
-                    with busy(programs):
-                        rate = speed(variables, options, Path(temporary))
-                    found[name, programs].append(rate)
-                    say(f"round {number + 1}: {name}, {programs} busy: {rate:,.0f} tokens/s")
-    base = statistics.median(found[next(iter(chosen)), 0])
-    rows = []
-    for name in chosen:
-        quiet, beside = found[name, 0], found[name, 1]
-        ratios = [statistics.median(values) / base for values in (quiet, beside)]
-        rows.append([name, *spread(quiet), f"{ratios[0]:.2f}", *spread(beside), f"{ratios[1]:.2f}"])
-    header = ["threads", "quiet: tokens/s", "range", "ratio", "beside one busy program", "range", "ratio"]
-    facts = {
-        "command": command(options, data_dir="DIR"),
-        "versions": versions("attnkit", "torch"),
-        "threads": f"{options.threads}, bf16",
-        "load": load,
-    }
-    publish("threads", "Training beside another program", facts, table(header, rows))
+            for (name, programs), speeds in found.items():
+                with busy(programs):
+                    speeds.append(speed(*SETTINGS[name], options.seconds, Path(temporary)))
+                say(f"round {number + 1}: {name}, {programs} busy: {speeds[-1]:,.0f} tokens/s")
+    base, rows = statistics.median(next(iter(found.values()))), []
+    for name in SETTINGS:
+        both = [found[name, programs] for programs in (0, 1)]
+        cells = [(*spread(values), f"{statistics.median(values) / base:.2f}") for values in both]
+        rows.append([name, *cells[0], *cells[1]])
+    header = "threads | idle: tokens/s | range | ratio | beside one busy program | range | ratio"
+    publish("threads", "Training beside another program", about, table(header, rows))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """JoeyNMT as one of the systems of benchmarks/peers.py; see `serve`.
 
-It trains by its own loop and decodes by its own `predict`; both speeds are read from its log.
+It trains with its own loop and decodes with its own `predict`; both speeds are read from its log.
 """
 
-import argparse
 import json
 import logging
 import re
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import sentencepiece
 import torch
 
-# its tokenizer calls a method that sentencepiece has removed; with one vocabulary it does nothing
+# its tokenizer calls a method that sentencepiece has removed, and that does nothing for a joint vocabulary
 sentencepiece.SentencePieceProcessor.SetVocabulary = lambda self, pieces: None
 
 from joeynmt.config import parse_global_args  # noqa: E402
@@ -28,7 +28,7 @@ NEVER = 10**6
 
 
 def config(shape: dict[str, Any], work: Path) -> dict[str, Any]:
-    """Its configuration at the shape of the comparison."""
+    """Return its configuration for the shape of the comparison."""
 
     def language(code: str) -> dict[str, Any]:
         return {
@@ -88,7 +88,7 @@ def config(shape: dict[str, Any], work: Path) -> dict[str, Any]:
 
 
 class Reader(logging.Handler):
-    """Keeps the last number that the log gives for each pattern."""
+    """Keeps the last number that matches each pattern in the log."""
 
     PATTERNS = {
         "speed": re.compile(r"Tokens per Sec: +([0-9.]+)"),
@@ -100,14 +100,13 @@ class Reader(logging.Handler):
         self.found: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Look through one line."""
         for name, pattern in self.PATTERNS.items():
             if match := pattern.search(record.getMessage()):
                 self.found[name] = float(match[1])
 
 
 class System:
-    """Its training manager, which is sent on by some updates at each request."""
+    """Its training manager, which does some updates at each request."""
 
     def __init__(self, work: Path) -> None:
         cfg = config(json.loads((work / "shape.json").read_text()), work)
@@ -131,7 +130,7 @@ class System:
             logging.getLogger(name).addHandler(self.log)
 
     def about(self) -> dict[str, Any]:
-        """Facts for the report."""
+        """Return facts for the page."""
         return {
             "threads": torch.get_num_threads(),
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
@@ -139,7 +138,7 @@ class System:
         }
 
     def train(self, count: int) -> dict[str, Any]:
-        """`count` updates, logged as one interval: target tokens a second."""
+        """Do `count` updates, logged as one interval; return the target tokens per second."""
         self.manager.args = self.args.train._replace(
             max_updates=count, logging_freq=count, validation_freq=NEVER * count
         )
@@ -148,7 +147,7 @@ class System:
         return {"speed": self.log.found.pop("speed")}
 
     def decode(self, count: int, tokens: int, size: int) -> dict[str, Any]:
-        """Beam 5 over the first `count` test sentences, `size` at once, in its own order."""
+        """Decode the first `count` test sentences with beam 5, `size` at once, in its own order."""
         self.test.reset_indices()
         self.test.indices = self.test.indices[:count]
         args = self.args.test._replace(batch_size=size, max_output_length=tokens)
@@ -156,18 +155,9 @@ class System:
             model=self.model, data=self.test, device=self.args.device, n_gpu=0, args=args, autocast=self.args.autocast
         )
         assert len(outputs) == count
-        mean = sum(map(len, outputs)) / count
-        return {"seconds": self.log.found.pop("seconds"), "tokens": mean}
-
-
-def main() -> None:
-    """Serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    options = parser.parse_args()
-    system = System(options.work)
-    serve({"about": system.about, "train": system.train, "decode": system.decode})
+        return {"seconds": self.log.found.pop("seconds"), "tokens": sum(map(len, outputs)) / count}
 
 
 if __name__ == "__main__":
-    main()
+    system = System(Path(sys.argv[1]))
+    serve({"about": system.about, "train": system.train, "decode": system.decode})

@@ -1,11 +1,11 @@
 """Hugging Face transformers' Marian as one of the systems of benchmarks/peers.py; see `serve`.
 
-Random weights at the shape of the comparison.  Training takes the same batches as attnkit, with
-what its users get at best: the fused attention kernel, fused AdamW, one fused cross entropy.
+Random weights with the shape of the comparison. Training takes the same batches as attnkit, with the fastest that is
+available to users: the fused attention kernel, fused AdamW, one fused cross entropy.
 """
 
-import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ PAD, BOS, EOS = 0, 2, 3
 
 
 def config(shape: dict[str, Any]) -> Any:
-    """Marian at the shape of the comparison."""
+    """Return the configuration of Marian with the shape of the comparison."""
     sides = {
         f"{side}_{name}": shape[key]
         for side in ("encoder", "decoder")
@@ -69,7 +69,7 @@ class System:
         ]
 
     def about(self) -> dict[str, Any]:
-        """Facts for the report."""
+        """Return facts for the page."""
         return {
             "threads": torch.get_num_threads(),
             "parameters": sum(weight.numel() for weight in self.decoder.parameters()),
@@ -77,7 +77,7 @@ class System:
         }
 
     def train(self, precision: str, start: int, count: int) -> dict[str, Any]:
-        """Updates on `count` batches from number `start` on."""
+        """Do updates on `count` batches from number `start` on."""
         began = time.perf_counter()
         for number in range(start, start + count):
             self._update(precision, *self.batches[number % len(self.batches)])
@@ -100,7 +100,7 @@ class System:
 
     @torch.inference_mode()
     def decode(self, sources: Sequence[Sequence[int]], tokens: int, size: int) -> dict[str, Any]:
-        """Beam 5, ids to ids, `size` sentences of similar length at once."""
+        """Decode with beam 5, ids to ids, `size` sentences of similar length at once."""
         ordered = sorted(sources, key=len, reverse=True)
         began = time.perf_counter()
         for start in range(0, len(ordered), size):
@@ -120,15 +120,7 @@ class System:
         return {"seconds": time.perf_counter() - began}
 
 
-def main() -> None:
-    """Serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    options = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    system = System(options.work)
-    serve({"about": system.about, "train": system.train, "decode": system.decode})
-
-
 if __name__ == "__main__":
-    main()
+    transformers.logging.set_verbosity_error()
+    system = System(Path(sys.argv[1]))
+    serve({"about": system.about, "train": system.train, "decode": system.decode})

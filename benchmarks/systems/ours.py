@@ -1,6 +1,6 @@
 """attnkit as one of the systems of benchmarks/peers.py; see `serve`."""
 
-import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,49 +18,44 @@ from attnkit.search import translate
 from attnkit.train.fit import Training, TrainingJob
 from attnkit.train.signals import StopSignals
 
-ENDLESS = (
-    "train.steps=1000000",
-    "train.valid_every=0",
-    "train.save_every=1000000",
-    "train.log_every=1",
-    "train.average=1",
-    "train.choose=last",
+OVERRIDES = (
+    *("train.steps=1000000", "train.valid_every=0", "train.save_every=1000000", "train.log_every=1"),
+    *("train.average=1", "train.choose=last"),
+    *("search.method=beam", "search.beam=5", "search.length_penalty=1.0", "search.no_repeat_ngram=0"),
 )
-"""Overrides for a training of updates alone."""
-SEARCH = ("search.method=beam", "search.beam=5", "search.length_penalty=1.0", "search.no_repeat_ngram=0")
-"""Overrides for the search that the peers are asked for."""
+"""A training of updates alone, and the search of the peers."""
 PRECISIONS = ("fp32", "bf16")
 
 
-def data(name: str, data_dir: Path | None, cache: Path) -> tuple[Recipe, PreparedData]:
-    """The first variant of the recipe, and its data."""
-    recipe = next(iter(load(name, [*ENDLESS, *SEARCH]).variants.values()))
-    return recipe, prepare(recipe, data_dir=data_dir, cache=cache)
+def data(name: str, cache: Path) -> tuple[Recipe, PreparedData]:
+    """Return the first variant of the recipe, and its data."""
+    recipe = next(iter(load(name, list(OVERRIDES)).variants.values()))
+    return recipe, prepare(recipe, cache=cache)
 
 
-def job(recipe: Recipe, prepared: PreparedData, precision: str, folder: Path) -> TrainingJob:
-    """A training in a fresh run folder."""
+def start_training(recipe: Recipe, prepared: PreparedData, precision: str, folder: Path) -> Training:
+    """Return a training in a new run folder."""
     path = folder / precision
     run = Run(path)
     if run.exists:
         run.clear()
     run = Run.create(path, recipe, name="peers", variant=precision, seed=1)
-    return TrainingJob(recipe, prepared, run, 1, torch.device("cpu"), precision, StopSignals())
+    return Training(TrainingJob(recipe, prepared, run, 1, torch.device("cpu"), precision, StopSignals()))
 
 
 def batches(recipe: Recipe, prepared: PreparedData, folder: Path, count: int) -> list[Any]:
-    """The first batches of the training, in its order."""
-    return Training(job(recipe, prepared, "fp32", folder)).stream.take(count)
+    """Return the first batches of the training, in its order."""
+    return start_training(recipe, prepared, "fp32", folder).stream.take(count)
 
 
 class System:
-    """Trainings that go on by some updates at each request, and a model that decodes."""
+    """Trainings that do some updates at each request, and a model that decodes."""
 
-    def __init__(self, recipe: str, data_dir: Path | None, work: Path) -> None:
+    def __init__(self, work: Path, recipe: str) -> None:
         keep_freed_memory()
-        self.recipe, self.prepared = data(recipe, data_dir, work / "cache")
+        self.recipe, self.prepared = data(recipe, work / "cache")
         self.trainings = {
-            precision: Training(job(self.recipe, self.prepared, precision, work / "runs")) for precision in PRECISIONS
+            precision: start_training(self.recipe, self.prepared, precision, work / "runs") for precision in PRECISIONS
         }
         for training in self.trainings.values():
             training.resume()
@@ -70,45 +65,30 @@ class System:
         self.model = models.build(self.recipe.model, sizes, self.recipe.data.max_length).eval()
 
     def about(self) -> dict[str, Any]:
-        """Facts for the report."""
-        return {
-            "threads": torch.get_num_threads(),
-            "parameters": sum(weight.numel() for weight in self.model.parameters()),
-        }
+        """Return facts for the page."""
+        parameters = sum(weight.numel() for weight in self.model.parameters())
+        return {"threads": torch.get_num_threads(), "parameters": parameters}
 
     def train(self, precision: str, start: int, count: int) -> dict[str, Any]:
-        """The next `count` updates, by the loop that `attnkit train` runs."""
+        """Do the next `count` updates, by the loop that `attnkit train` runs."""
         training = self.trainings[precision]
         began = time.perf_counter()
         assert training.progress.step == start
         for _ in range(count):
             training.advance()
-        seconds = time.perf_counter() - began
-        return {"seconds": seconds}
+        return {"seconds": time.perf_counter() - began}
 
     def decode(self, texts: Sequence[str], tokens: int) -> dict[str, Any]:
-        """Beam 5, text to text, every output exactly `tokens` long."""
-        limits = {"max_length": tokens, "min_length": tokens}
-        spec = self.recipe.search.model_copy(update=limits)
+        """Decode with beam 5, text to text, every output exactly `tokens` long."""
+        spec = self.recipe.search.model_copy(update={"max_length": tokens, "min_length": tokens})
         length = self.recipe.data.max_length
         began = time.perf_counter()
-        answers = translate(self.model, self.prepared.tokenizer, texts, spec, max_source=length)
-        count = sum(1 for _ in answers)
+        answers = list(translate(self.model, self.prepared.tokenizer, texts, spec, max_source=length))
         seconds = time.perf_counter() - began
-        assert count == len(texts)
+        assert len(answers) == len(texts)
         return {"seconds": seconds}
-
-
-def main() -> None:
-    """Serve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--recipe", required=True)
-    options = parser.parse_args()
-    system = System(options.recipe, options.data_dir, options.work)
-    serve({"about": system.about, "train": system.train, "decode": system.decode})
 
 
 if __name__ == "__main__":
-    main()
+    system = System(Path(sys.argv[1]), sys.argv[2])
+    serve({"about": system.about, "train": system.train, "decode": system.decode})

@@ -1,7 +1,7 @@
-"""A benchmarked system as a process that answers requests: one JSON object a line, both ways.
+"""A benchmarked system as a process that answers requests: one JSON object a line, in both directions.
 
-It runs in the system's own virtual environment, so it needs the standard library only.  What the
-system prints goes to standard error.
+It runs in the system's own virtual environment, so it uses the standard library only. What the system prints goes to
+standard error.
 """
 
 import json
@@ -15,7 +15,7 @@ Action = Callable[..., dict[str, Any]]
 
 
 def memory() -> dict[str, Any]:
-    """Bytes in use now, and at most since the last call (Linux)."""
+    """Return the bytes in use now, and the maximum since the last call (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     now, peak = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
@@ -24,10 +24,7 @@ def memory() -> dict[str, Any]:
 
 
 def serve(actions: Mapping[str, Action]) -> None:
-    """Answer {"do": name, ...arguments} with what actions[name](...) returns, until the end.
-
-    Every system has `memory` too.
-    """
+    """Answer {"do": name, ...arguments} with the result of actions[name](...) or `memory`, until the input ends."""
     actions = {"memory": memory, **actions}
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
