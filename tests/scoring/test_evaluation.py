@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import pytest
 import torch
 from helpers.trained import LENGTH, ROWS, make_run
 from helpers.wordnet import only_wordnet
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from attnkit import models
 from attnkit.data.rows import Row
@@ -37,17 +39,27 @@ def make(tmp_path: Path) -> Make:
     return partial(make_run, tmp_path)
 
 
+@pytest.fixture
+def run(make: Make) -> Run:
+    return make()
+
+
 def evaluate_test(run: Run, eval: EvalConfig = EvalConfig(), **options: Any) -> ScoreRow:  # noqa: B008
     """Evaluate the split test and return its row."""
     (row,) = evaluate(run, ["test"], eval, device="cpu", **options)
     return row
 
 
+def write_scores(run: Run, content: bytes) -> None:
+    """Write scores.json with its hash in the manifest, as an earlier version of attnkit did."""
+    (run.path / "scores.json").write_bytes(content)
+    run.record("scores.json", run.sha256("scores.json"))
+
+
 METRICS = EvalConfig(metrics=("bleu", "rouge", "exact-match", "accuracy", "perplexity"))
 
 
-def test_split_is_decoded_scored_and_saved(make: Make) -> None:
-    run = make()
+def test_split_is_decoded_scored_and_saved(run: Run) -> None:
     entry = evaluate_test(run, METRICS)
     hypotheses = (run.path / "outputs" / "test.hyp.txt").read_text(encoding="utf-8").split("\n")[:-1]
     assert len(hypotheses) == len(ROWS)
@@ -69,24 +81,18 @@ def test_split_is_decoded_scored_and_saved(make: Make) -> None:
     assert facts["decode"]["device"] == "cpu"
 
 
-def test_run_that_is_not_writable_is_scored(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make()
+def test_run_that_is_not_writable_is_scored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     entry = evaluate_test(run, METRICS)
     assert entry.json()["warnings"][-1] == "scores are not saved, because the run is not writable"
     assert not (run.path / "scores.json").exists()
 
 
-def test_saved_scores_are_not_computed_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make()
+def test_saved_scores_are_not_computed_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     first = evaluate_test(run, METRICS)
     before = (run.path / "scores.json").read_bytes()
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("computed again")
-
-    monkeypatch.setattr(Run, "model", refuse)
-    monkeypatch.setattr(module, "score", refuse)
+    monkeypatch.setattr(Run, "model", None)
+    monkeypatch.setattr(module, "score", None)
     again = evaluate_test(run, METRICS)
     assert again.json() == first.json()
     for name, value in again.scores.items():
@@ -96,11 +102,8 @@ def test_saved_scores_are_not_computed_again(make: Make, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("asked", ["chrf", "perplexity", "rouge1", "accuracy", "exact-match"])
-def test_scores_of_other_metrics_are_kept(
-    make: Make, asked: str, force: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_of_other_metrics_are_kept(run: Run, asked: str, force: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a plug-in that is not loaded; the outputs, too, where no metric reads them."""
-    run = make()
     evaluate_test(run, EvalConfig(metrics=("bleu", "chrf", "perplexity")))
     before, texts = run.scores()["test"].metrics, run.read("outputs/test.hyp.txt")
     monkeypatch.setattr(saved_scores, "is_known", lambda name: name != "bleu")
@@ -116,8 +119,7 @@ def test_scores_of_other_metrics_are_kept(
     assert saved_split(run, "test").scores.keys() == after.keys()
 
 
-def test_other_settings_score_the_same_outputs_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make()
+def test_other_settings_score_the_same_outputs_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate_test(run, EvalConfig(metrics=("bleu", "chrf")))
     monkeypatch.setattr(Run, "model", None)
     entry = evaluate_test(run, EvalConfig(metrics=("bleu",), lowercase=True))
@@ -125,23 +127,18 @@ def test_other_settings_score_the_same_outputs_again(make: Make, monkeypatch: py
     assert list(run.scores()["test"].metrics) == ["bleu"]
 
 
-def test_older_runs_did_not_store_the_setting_words(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, eval = make(), EvalConfig(metrics=("rouge1", "ter"))
+def test_older_runs_did_not_store_the_setting_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    eval = EvalConfig(metrics=("rouge1", "ter"))
     classic = evaluate_test(run, eval)
     monkeypatch.setattr(Run, "model", None)
     unicode = evaluate_test(run, eval.model_copy(update={"words": "unicode"}))
     assert "|words:unicode|" in unicode.scores["rouge1"].signature
     assert "|asian:yes|" in unicode.scores["ter"].signature
-    again = evaluate_test(run, eval)
-    assert again.scores == classic.scores
-    stored = run.scores()["test"]
-    assert stored.scoring.words == "classic"
-    path = run.path / "scores.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"words": "classic",', ""), encoding="utf-8")
-    run.record("scores.json", run.sha256("scores.json"))
+    assert evaluate_test(run, eval).scores == classic.scores
+    assert run.scores()["test"].scoring.words == "classic"
+    write_scores(run, (run.path / "scores.json").read_bytes().replace(b'"words": "classic",', b""))
     monkeypatch.setattr(module, "score", None)
-    old = evaluate_test(run, eval)
-    assert old.scores == classic.scores
+    assert evaluate_test(run, eval).scores == classic.scores
 
 
 def test_each_tokenizer_has_scores_of_its_own(make: Make) -> None:
@@ -157,36 +154,32 @@ def test_each_tokenizer_has_scores_of_its_own(make: Make) -> None:
 
 
 def test_scores_of_other_word_vectors_are_not_reused(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, path = make(), tmp_path / "v.vec"
+    path = tmp_path / "v.vec"
     path.write_text("ein 1 0\nhund 0 1\n")
     eval = EvalConfig(metrics=("embedding-average",), vectors=str(path))
     first = evaluate_test(run, eval)
     monkeypatch.setattr(Run, "model", None)
-    again = evaluate_test(run, eval)
+    assert evaluate_test(run, eval).scores == first.scores
     path.write_text("ein 1 0 1\nhund 0 1 1\n")
     changed = evaluate_test(run, eval)
-    assert first.scores == again.scores
     assert "|dim:2|" in first.scores["embedding-average"].signature
     assert "|dim:3|" in changed.scores["embedding-average"].signature
     path.unlink()
-    kept = evaluate_test(run, eval)
-    assert kept.scores == changed.scores
+    assert evaluate_test(run, eval).scores == changed.scores
     evaluate_test(run, eval.model_copy(update={"metrics": ("bleu",)}))
     assert list(run.scores()["test"].metrics) == ["embedding-average", "bleu"]
 
 
-def test_missing_wordnet_raises_before_decoding(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make()
+def test_missing_wordnet_raises_before_decoding(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "model", None)
     with only_wordnet(tmp_path), pytest.raises(UnavailableError, match="meteor needs WordNet"):
         evaluate_test(run, EvalConfig(metrics=("bleu", "meteor")))
 
 
 @pytest.mark.parametrize("change", ["search", "force", "outputs", "statistics"])
-def test_change_decodes_again(make: Make, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    run = make()
+def test_change_decodes_again(run: Run, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     evaluate_test(run)
     if change == "outputs":
         (run.path / "outputs" / "test.hyp.txt").write_text("x\n" * 5, encoding="utf-8")
@@ -201,9 +194,8 @@ def test_change_decodes_again(make: Make, monkeypatch: pytest.MonkeyPatch, chang
     assert saved_split(run, "test").stored.search.beam == 2
 
 
-def test_outputs_of_several_searches_are_kept(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_of_several_searches_are_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They overwrote each other, so the files and the comparison depended on the order."""
-    run = make()
     greedy = SearchConfig(method="greedy", max_length=8)
     own = [evaluate_test(run).json()]
     other = [evaluate_test(run, search=greedy).json()]
@@ -220,14 +212,12 @@ def test_outputs_of_several_searches_are_kept(make: Make, monkeypatch: pytest.Mo
     assert len(saved_rows(run)) == 1
 
 
-def test_old_file_of_another_search_is_read_until_replaced(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make()
+def test_old_file_of_another_search_is_read_until_replaced(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     greedy = SearchConfig(method="greedy", max_length=8)
     evaluate_test(run, search=greedy)
     ((name, scored),) = run.scores().items()
     entry = scored.model_dump(exclude={"split"})  # earlier versions named the last entry by its split
-    (run.path / "scores.json").write_text(json.dumps({"test": entry}), encoding="utf-8")
-    run.record("scores.json", run.sha256("scores.json"))
+    write_scores(run, json.dumps({"test": entry}).encode())
     for old in (run.path / "outputs").iterdir():
         old.rename(old.with_name(old.name.replace(name, "test")))
     with monkeypatch.context() as patch:
@@ -238,8 +228,7 @@ def test_old_file_of_another_search_is_read_until_replaced(make: Make, monkeypat
     assert saved_split(run, "test").stored.search.method == "beam"
 
 
-def test_reading_damaged_statistics_raises(make: Make) -> None:
-    run = make()
+def test_reading_damaged_statistics_raises(run: Run) -> None:
     evaluate_test(run)
     (run.path / "outputs" / "test.stats.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"evaluation of test is damaged .*: score again with"):
@@ -258,9 +247,8 @@ def test_reading_damaged_statistics_raises(make: Make) -> None:
         ({"sentences": None}, None),
     ],
 )
-def test_malformed_scores_raise_and_are_replaced(make: Make, entry: Any, fault: str | None) -> None:
+def test_malformed_scores_raise_and_are_replaced(run: Run, entry: Any, fault: str | None) -> None:
     """Entries that are missing are computed again, without an error."""
-    run = make()
     evaluate_test(run)
     path = run.path / "scores.json"
     good = json.loads(path.read_bytes())
@@ -280,14 +268,12 @@ def test_malformed_scores_raise_and_are_replaced(make: Make, entry: Any, fault: 
 
 @pytest.mark.parametrize("damage", [b"{", b"[]", b"\xff"])
 def test_unreadable_scores_raise_and_force_replaces_them(
-    make: Make, damage: bytes, monkeypatch: pytest.MonkeyPatch
+    run: Run, damage: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make()
     evaluate_test(run)
     path = run.path / "scores.json"
     good = json.loads(path.read_bytes())
-    path.write_bytes(damage)
-    run.record("scores.json", run.sha256("scores.json"))
+    write_scores(run, damage)
     with monkeypatch.context() as patch:  # the error comes before decoding
         patch.setattr(Run, "model", None)
         with pytest.raises(DataError, match="scores.json: .*; replace it by `attnkit eval"):
@@ -296,8 +282,7 @@ def test_unreadable_scores_raise_and_force_replaces_them(
     assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 
 
-def test_truncated_inputs_and_unfinished_outputs_warn(make: Make) -> None:
-    run = make()
+def test_truncated_inputs_and_unfinished_outputs_warn(run: Run) -> None:
     path = Path(run.recipe.data.test or "")
     long = Row(" ".join(["dogs"] * 30), "x")
     path.write_text(json.dumps(long._asdict()) + "\n" + path.read_text(), encoding="utf-8")
@@ -315,10 +300,8 @@ def test_empty_references_are_noted_once_per_split(make: Make) -> None:
         path = Path(run.recipe.data.test or "")
         path.write_text(path.read_text() + '{"source": "dogs", "target": " "}\n', encoding="utf-8")
         entries.append(evaluate_test(run))
-    notes = comparison_table(side_by_side(entries, {})).notes
-    assert [note for note in notes if note.startswith("sentences")] == [
-        "sentences: 6 of test (1 with an empty reference)"
-    ]
+    (note,) = [n for n in comparison_table(side_by_side(entries, {})).notes if n.startswith("sentences")]
+    assert note == "sentences: 6 of test (1 with an empty reference)"
 
 
 def test_language_model_has_perplexity_per_token_and_per_word(make: Make) -> None:
@@ -343,35 +326,32 @@ def test_balanced_accuracy_without_marked_positions_raises(make: Make, task: str
         evaluate_test(run, EvalConfig(metrics=("balanced-accuracy",)))
 
 
-def test_teacher_forced_sums_equal_those_of_single_sentences(make: Make) -> None:
-    run = make()
+def logits_by_row(run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits [T, V] and target tokens [T] of each of `ROWS`, read alone."""
     model, tokenizer = run.model("cpu"), run.tokenizer()
-    encoded = encode_rows(ROWS, tokenizer, LENGTH, stream=False)
-    sums = teacher_forced(model, encoded)
-    for row, (nll, correct, tokens, *_) in zip(ROWS, sums, strict=True):
+    for row in ROWS:
         source = torch.tensor([[*tokenizer.source.encode([row.source])[0], EOS]])
         target = tokenizer.target.encode([row.target])[0]
         with torch.no_grad():
-            logs = model(source, torch.tensor([[BOS, *target]])).log_softmax(-1)[0]
-        wanted = torch.tensor([*target, EOS])
+            yield model(source, torch.tensor([[BOS, *target]]))[0], torch.tensor([*target, EOS])
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 8192])
+def test_teacher_forced_sums_equal_those_of_single_rows(
+    run: Run, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.scoring.teacher_forced.BATCH_TOKENS", batch_tokens)
+    sums = teacher_forced(run.model("cpu"), encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False))
+    for (logits, targets), (nll, correct, tokens, *_) in zip(logits_by_row(run), sums, strict=True):
         # float32 sums of batches of different shapes
-        assert nll == pytest.approx(-logs.gather(1, wanted[:, None]).sum().item(), rel=1e-5)
-        assert correct == (logs.argmax(-1) == wanted).sum().item()
-        assert tokens == len(wanted)
+        assert nll == pytest.approx(float(cross_entropy(logits, targets, reduction="sum")), rel=1e-5)
+        assert correct == (logits.argmax(-1) == targets).sum()
+        assert tokens == len(targets)
 
 
-def test_teacher_forced_sums_do_not_depend_on_the_batch(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make()
-    encoded = encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False)
-    model = run.model("cpu")
-    together = teacher_forced(model, encoded)
-    monkeypatch.setattr("attnkit.scoring.teacher_forced.BATCH_TOKENS", 1)
-    np.testing.assert_allclose(together, teacher_forced(model, encoded), rtol=1e-5)
-
-
-def test_words_beyond_the_cut_are_not_counted(make: Make) -> None:
+def test_words_beyond_the_cut_are_not_counted(run: Run) -> None:
     """All words of a row were counted, so word perplexity was too low."""
-    run, names = make(), ["perplexity", "word-perplexity"]
+    names = ["perplexity", "word-perplexity"]
     model, tokenizer = run.model("cpu"), run.tokenizer()
     scores = teacher_forced_scores(names, model, tokenizer, ROWS, max_length=4, stream=False)
     assert "|cut:4|max-length:4|" in scores["perplexity"].signature
@@ -384,8 +364,7 @@ def test_words_beyond_the_cut_are_not_counted(make: Make) -> None:
     teacher_forced_scores(names, model, tokenizer, ROWS, max_length=1, stream=False)
 
 
-def test_model_that_outputs_nan_raises(make: Make) -> None:
-    run = make()
+def test_model_that_outputs_nan_raises(run: Run) -> None:
     model = run.model("cpu")
     with torch.no_grad():
         model.output.weight[5] = math.nan
@@ -393,8 +372,7 @@ def test_model_that_outputs_nan_raises(make: Make) -> None:
         teacher_forced(model, encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False))
 
 
-def test_perplexities_of_different_vocabularies_are_not_compared(make: Make) -> None:
-    run = make()
+def test_perplexities_of_different_vocabularies_are_not_compared(run: Run) -> None:
     other = Tokenizer.train(run.recipe.tokenizer.model_copy(update={"type": "char"}), ROWS)
     sizes = (len(other.source), len(other.target))
     model = models.build(run.recipe.model, sizes, LENGTH)
@@ -405,19 +383,14 @@ def test_perplexities_of_different_vocabularies_are_not_compared(make: Make) -> 
     assert first["word-perplexity"].signature == second["word-perplexity"].signature
 
 
-def test_calibration_error_is_the_gap_of_confidence_and_accuracy(make: Make) -> None:
-    run = make()
+def test_calibration_error_is_the_gap_of_confidence_and_accuracy(run: Run) -> None:
     model, tokenizer = run.model("cpu"), run.tokenizer()
     names = ["calibration-error"]
     (score,) = teacher_forced_scores(names, model, tokenizer, ROWS, max_length=LENGTH, stream=False).values()
     confidence, correct = [], []
-    with torch.inference_mode():
-        for row in ROWS:
-            source = torch.tensor([[*tokenizer.source.encode([row.source])[0], EOS]])
-            target = tokenizer.target.encode([row.target])[0]
-            logits = model.output(model.hidden(source, torch.tensor([[BOS, *target]])))[0]
-            confidence += logits.softmax(-1).amax(-1).tolist()
-            correct += (logits.argmax(-1) == torch.tensor([*target, EOS])).tolist()
+    for logits, targets in logits_by_row(run):
+        confidence += logits.softmax(-1).amax(-1).tolist()
+        correct += (logits.argmax(-1) == targets).tolist()
     gaps = [0.0] * CONFIDENCE_BINS
     for sure, right in zip(confidence, correct, strict=True):
         gaps[int(sure * CONFIDENCE_BINS)] += sure - right

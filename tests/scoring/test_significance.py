@@ -60,23 +60,6 @@ CASES = st.builds(
 )
 
 
-def t_tail(t: float, degrees: float) -> float:
-    """Return P(|T| > t) by integrating the density over x = arctan(t / sqrt(degrees))."""
-    x = np.linspace(math.atan(t / math.sqrt(degrees)), math.pi / 2, 4001)
-    whole = np.linspace(0, math.pi / 2, 4001)
-    part, total = (np.trapezoid(np.cos(at) ** (degrees - 1), at) for at in (x, whole))
-    return float(part / total)
-
-
-def t_limit(degrees: float) -> float:
-    """Return the 5 % limit by bisection."""
-    low, high = 0.0, 50.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_tail(middle, degrees) > 0.05 else (low, middle)
-    return high
-
-
 def reference_interval(systems: list[System], resamples: int) -> tuple[float, float]:
     """Return difference and half the interval of two systems by loops over resamples, systems and seeds."""
     values = [[seed.statistics[:, 0].tolist() for seed in system] for system in systems]
@@ -94,7 +77,7 @@ def reference_interval(systems: list[System], resamples: int) -> tuple[float, fl
     of_sentences = statistics.pvariance(gaps) * lines / (lines - 1)
     degrees = sum(len(scores) - 1 for scores in whole)
     if not degrees:
-        return difference, math.sqrt(of_sentences) * t_limit(lines - 1)
+        return difference, math.sqrt(of_sentences) * critical_value(0.05, lines - 1)
     share = sum(1 / len(scores) for scores in whole)
     squares, both = 0.0, 0.0
     for at, scores in enumerate(whole):
@@ -108,8 +91,8 @@ def reference_interval(systems: list[System], resamples: int) -> tuple[float, fl
     total = of_seeds + sentences_alone
     if not total:
         return difference, 0.0
-    limit = (of_seeds * t_limit(degrees) + sentences_alone * t_limit(lines - 1)) / total
-    return difference, math.sqrt(total) * limit
+    limits = critical_value(0.05, degrees), critical_value(0.05, lines - 1)
+    return difference, math.sqrt(total) * (of_seeds * limits[0] + sentences_alone * limits[1]) / total
 
 
 @given(CASES)

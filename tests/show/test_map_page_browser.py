@@ -18,6 +18,7 @@ from attnkit.show.map_page import page as html
 DESK, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
 STEP = 1 / 510 + 1e-4
 """Half a step, and the rounding to four decimals."""
+CAPTURE = translation()
 Open = Callable[..., Any]
 
 
@@ -85,11 +86,10 @@ def table(page: Any) -> dict[str, float]:
 
 @pytest.mark.sampled(3)
 def test_readout_has_the_weight_of_the_cell(show: Open) -> None:
-    capture = translation()
-    page = show(capture)
+    page = show(CAPTURE)
     for kind, layer, head in (("cross", 0, 0), ("encoder", 1, 2), ("decoder", 1, 0)):
         choose(page, kind=kind, layer=str(layer), head=str(head))
-        maps = capture.maps[kind]  # type: ignore[index]
+        maps = CAPTURE.maps[kind]  # type: ignore[index]
         for row, column in ((0, 0), (3, 2), (7, 7), (5, 1)):
             readout = hover(page, row, column)
             assert f"\u201c{maps.queries[row].text}\u201d to \u201c{maps.keys[column].text}" in readout
@@ -97,9 +97,8 @@ def test_readout_has_the_weight_of_the_cell(show: Open) -> None:
 
 
 def test_page_opens_with_the_mean_over_heads(show: Open) -> None:
-    capture = translation()
-    page = show(capture)
-    expected = capture.maps["cross"].weights[0].mean(0)
+    page = show(CAPTURE)
+    expected = CAPTURE.maps["cross"].weights[0].mean(0)
     for row, column in ((1, 1), (6, 3)):
         assert number(hover(page, row, column)) == pytest.approx(expected[row, column], abs=STEP)
 
@@ -118,10 +117,9 @@ COLOUR = """([x, y]) => {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
 def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None:
-    capture = translation()
-    page = show(capture, options={"scale": scale})
+    page = show(CAPTURE, options={"scale": scale})
     choose(page, layer="1", head="1")
-    weights = capture.maps["cross"].weights[1, 1].astype(np.float64)
+    weights = CAPTURE.maps["cross"].weights[1, 1].astype(np.float64)
     values = {
         "linear": weights / weights.max(),
         "log": np.log(weights.clip(1e-3) / 1e-3) / np.log(weights.max() / 1e-3),
@@ -135,12 +133,11 @@ def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None
 
 
 def test_table_of_a_row_sums_to_1(show: Open) -> None:
-    capture = translation()
-    page = show(capture)
+    page = show(CAPTURE)
     choose(page, head="2")
     hover(page, 4, 0)
     found = table(page)
-    maps = capture.maps["cross"]
+    maps = CAPTURE.maps["cross"]
     assert page.text_content("#row caption") == "Attention of \u201ct\u201d"
     assert found.pop("total") == pytest.approx(1, abs=1e-3)
     values = list(found.values())
@@ -151,11 +148,10 @@ def test_table_of_a_row_sums_to_1(show: Open) -> None:
 
 
 def test_whole_words_add_keys_and_average_queries(show: Open) -> None:
-    capture = translation()
-    page = show(capture)
+    page = show(CAPTURE)
     choose(page, head="1")
     check(page, "words")
-    expected = capture.maps["cross"].by_word()
+    expected = CAPTURE.maps["cross"].by_word()
     for row in range(len(expected.queries)):
         readout = hover(page, row, 2)
         assert number(readout) == pytest.approx(expected.weights[0, 1, row, 2], abs=2 * STEP)
@@ -164,11 +160,10 @@ def test_whole_words_add_keys_and_average_queries(show: Open) -> None:
 
 
 def test_special_tokens_can_be_hidden(show: Open) -> None:
-    capture = translation()
-    page = show(capture)
+    page = show(CAPTURE)
     choose(page, head="1")
     check(page, "plain")
-    expected = capture.maps["cross"].without(special=True)
+    expected = CAPTURE.maps["cross"].without(special=True)
     last = len(expected.keys) - 1
     readout = hover(page, 0, last)
     assert "\u201c\u2581Ein\u201d to \u201c.\u201d" in readout
@@ -178,11 +173,10 @@ def test_special_tokens_can_be_hidden(show: Open) -> None:
 
 
 def test_first_column_can_be_hidden_and_colours_are_scaled_to_the_others(show: Open) -> None:
-    capture = translation()
-    page = show(capture)
+    page = show(CAPTURE)
     choose(page, head="1")
     check(page, "first")
-    expected = capture.maps["cross"].without(first=True)
+    expected = CAPTURE.maps["cross"].without(first=True)
     weights = expected.weights[0, 1]
     readout = hover(page, 1, 0)
     assert number(readout) == pytest.approx(weights[1, 0], abs=STEP)
@@ -204,25 +198,23 @@ def test_thumbnail_opens_its_head(show: Open) -> None:
 
 
 def test_lines_show_the_attention_of_and_to_a_token(show: Open) -> None:
-    capture = translation()
-    page = show(capture, view="lines")
+    page = show(CAPTURE, view="lines")
     choose(page, head="0")
     box = page.locator(".scroll canvas").first.bounding_box()
     page.mouse.move(box["x"] + 20, box["y"] + 24 * 3.5)
     settle(page)
     assert page.text_content("#readout") == "Attention of \u201c\u2581Mann\u201d"
-    best = int(capture.maps["cross"].weights[0, 0, 2].argmax())
-    assert next(iter(table(page))) == capture.maps["cross"].keys[best].text
+    best = int(CAPTURE.maps["cross"].weights[0, 0, 2].argmax())
+    assert next(iter(table(page))) == CAPTURE.maps["cross"].keys[best].text
     page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 24 * 1.5)
     settle(page)
     assert page.text_content("#readout") == "Attention to \u201c\u2581A\u201d"
-    total = capture.maps["cross"].weights[0, 0, :, 0].sum()
+    total = CAPTURE.maps["cross"].weights[0, 0, :, 0].sum()
     assert table(page)["total"] == pytest.approx(total, abs=8 * STEP)
 
 
 def test_keyboard_moves_over_cells_heads_and_views(show: Open) -> None:
-    capture = translation()
-    page = show(capture)
+    page = show(CAPTURE)
     page.focus(".scroll")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowDown", "]", "}"):
         page.keyboard.press(key)
@@ -233,7 +225,7 @@ def test_keyboard_moves_over_cells_heads_and_views(show: Open) -> None:
     settle(page)
     readout = page.text_content("#readout")
     assert readout.startswith("\u201c\u2581Ein\u201d to \u201c</s>\u201d")
-    assert number(readout) == pytest.approx(capture.maps["cross"].weights[1, 0, 1, 7], abs=STEP)
+    assert number(readout) == pytest.approx(CAPTURE.maps["cross"].weights[1, 0, 1, 7], abs=STEP)
     for key, view in (("l", "lines"), ("g", "grid"), ("m", "matrix")):
         page.keyboard.press(key)
         settle(page)
@@ -259,8 +251,7 @@ def test_colours_follow_the_system_until_switched(show: Open, system: str) -> No
 
 @pytest.mark.parametrize("view", ["grid", "matrix", "lines"])
 def test_phone_does_not_scroll_sideways(show: Open, view: str) -> None:
-    capture = translation()
-    page = show(capture, view=view, viewport=PHONE, has_touch=True, is_mobile=True)
+    page = show(CAPTURE, view=view, viewport=PHONE, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert not page.is_visible("#kind")
     page.locator("#fold").tap()
@@ -269,7 +260,7 @@ def test_phone_does_not_scroll_sideways(show: Open, view: str) -> None:
         x, y = place(page, 2, 3)
         page.locator(".scroll").first.tap(position={"x": x, "y": y})
         settle(page)
-        weight = capture.maps["cross"].weights[0, :, 2, 3].mean()
+        weight = CAPTURE.maps["cross"].weights[0, :, 2, 3].mean()
         assert number(page.text_content("#readout")) == pytest.approx(weight, abs=STEP)
 
 
@@ -411,10 +402,9 @@ def test_only_the_visible_part_of_a_long_map_is_drawn(show: Open) -> None:
 
 
 def test_statistics_of_heads_open_their_maps(show: Open) -> None:
-    capture = translation()
-    page = show(capture, view="numbers")
+    page = show(CAPTURE, view="numbers")
     rows = page.locator("#numbers tbody tr")
-    numbers = statistics(capture.maps["cross"])
+    numbers = statistics(CAPTURE.maps["cross"])
     for number in range(rows.count()):
         layer, head, entropy, _, _, first, *_ = rows.nth(number).locator("td").all_text_contents()
         expected = numbers[int(layer)][int(head)]
