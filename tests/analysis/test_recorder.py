@@ -62,7 +62,7 @@ def test_maps_include_residual_scores_biases_and_shared_keys(
     check_maps(build(model_config(word, role, options, "encoder-decoder", **more)).double(), role)
 
 
-def test_recording_does_not_change_training_mode_random_state_and_gradients() -> None:
+def test_recording_does_not_change_training() -> None:
     section = model_config("performer", "cross", {"redraw_every": 1}, dropout=0.3)
     plain, recorded = build(section).train(), build(section).train()
     torch.manual_seed(3)

@@ -105,9 +105,9 @@ def test_difference_and_interval_equal_the_reference(systems: list[System]) -> N
 
 def test_one_seed_gives_the_paired_t_test() -> None:
     """Student 1908, the sleep of ten patients by two drugs: t = 4.0621, p = 0.00283."""
-    one = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
-    other = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
-    found = compare([means(np.array(one) / 100)], [means(np.array(other) / 100)], EvalConfig(bootstrap=20_000))
+    first = np.array([1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]) / 100
+    second = np.array([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]) / 100
+    found = compare([means(first)], [means(second)], EvalConfig(bootstrap=20_000))
     assert found.value == pytest.approx(1.58)
     assert (found.low, found.high) == pytest.approx((0.7001, 2.4599), abs=0.02)
     assert found.p == pytest.approx(0.00283, abs=0.0003)
@@ -139,7 +139,7 @@ def test_score_without_resampling_is_tested_over_seeds() -> None:
     assert found[0].value == pytest.approx(3)
     assert found[0].p == pytest.approx(0.02131, abs=1e-5)
     assert (found[0].low, found[0].high) == pytest.approx((0.733, 5.267), abs=1e-3)
-    assert found[2].provisional  # the spread of the other row stands for its own
+    assert found[2].provisional  # the variance is that of the other row
     assert test.against(2).keys() == {0, 1}
     assert PairedTest([distinct(1), distinct(2)]).against(0) == {}
 
@@ -176,12 +176,12 @@ def test_p_over_seeds_is_near_that_of_the_permutation_test() -> None:
 @given(CASES)
 def test_exchanging_two_systems_changes_the_sign_only(systems: list[System]) -> None:
     test = PairedTest(systems, EvalConfig(bootstrap=60))
-    one, other = test.compare(0, 1), test.compare(1, 0)
-    assert one.value == -other.value
-    assert one.p == pytest.approx(other.p, abs=1e-12)
-    assert (one.low, one.high) == pytest.approx((-other.high, -other.low), abs=1e-9)
+    found, exchanged = test.compare(0, 1), test.compare(1, 0)
+    assert found.value == -exchanged.value
+    assert found.p == pytest.approx(exchanged.p, abs=1e-12)
+    assert (found.low, found.high) == pytest.approx((-exchanged.high, -exchanged.low), abs=1e-9)
     opposite = {"better": "worse", "worse": "better"}
-    assert one.verdict == opposite.get(str(other.verdict), other.verdict)
+    assert found.verdict == opposite.get(str(exchanged.verdict), exchanged.verdict)
 
 
 @given(CASES)
@@ -212,11 +212,8 @@ def test_resamples_equal_those_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setenv("SACREBLEU_SEED", str(significance.SEED))
     references = sentences(120, 1)
-    systems = {
-        "base": damaged(references, 4),
-        "near": damaged(references[:50], 3) + damaged(references[50:], 5),
-        "far": damaged(references, 3),
-    }
+    near = damaged(references[:50], 3) + damaged(references[50:], 5)
+    systems = {"base": damaged(references, 4), "near": near, "far": damaged(references, 3)}
     metrics = {"BLEU": BLEU(force=True), "CHRF": CHRF(), "TER": TER()}
     _, expected = SacrebleuTest(list(systems.items()), metrics, [references], "bs", n_samples=400)()
     lines = [[line] for line in references]

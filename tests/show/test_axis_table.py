@@ -96,10 +96,9 @@ def windows(variant: str, length: int, value: float) -> ScoreRow:
 
 def test_lengths_are_columns_with_their_own_stars() -> None:
     rows = [windows(v, n, 64 / n + i) for i, v in enumerate(("plain", "scaled")) for n in (64, 256)]
-    differences = tuple(
-        system_difference(rows[at], rows[at + 2], "answer-match", fixed_difference(1.0, p, p))
-        for at, p in enumerate((0.5, 0.001))
-    )
+    tests = (fixed_difference(1.0, p, p) for p in (0.5, 0.001))
+    pairs = zip(rows[:2], rows[2:], tests, strict=True)
+    differences = tuple(system_difference(base, other, "answer-match", test) for base, other, test in pairs)
     table = tables(compare_rows(*rows, differences=differences, resamples=1000))[0]
     assert table.title == "r: test, by length of the text in tokens"
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [

@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.wordnet import only_wordnet
 from sacrebleu.metrics import BLEU, CHRF, TER
@@ -38,8 +37,7 @@ def test_bleu_equals_that_of_sacrebleu(tokenize: str, lowercase: bool) -> None:
 
 def test_chrf_and_ter_with_several_references_equal_those_of_sacrebleu() -> None:
     hypotheses, streams = sentences(60, 1), [sentences(60, 2), sentences(60, 3)]
-    lines = list(zip(*streams, strict=True))
-    ours = score(["chrf", "ter"], hypotheses, lines, EvalConfig())
+    ours = score(["chrf", "ter"], hypotheses, [*zip(*streams, strict=True)], EvalConfig())
     for name, metric in {"chrf": CHRF(), "ter": TER()}.items():
         expected = metric.corpus_score(hypotheses, streams).score
         assert ours[name].value == pytest.approx(expected, abs=1e-12)
@@ -87,12 +85,11 @@ def test_rouge_equals_that_of_rouge_score_with_stemmer() -> None:
 def test_rouge_lsum_splits_sentences_as_the_recipe_says() -> None:
     """Two exchanged sentences match in full only when the text is split into sentences."""
     text, reference = "a b c. d e f.", [["d e f. a b c."]]
-    whole = score(["rougeLsum"], [text], reference, EvalConfig())["rougeLsum"]
-    cut = score(["rougeLsum"], [text], reference, EvalConfig(sentences="punctuation"))["rougeLsum"]
-    assert whole.value == pytest.approx(50)
-    assert cut.value == pytest.approx(100)
-    assert "sentences:newline" in whole.signature
-    assert "sentences:punctuation" in cut.signature
+    for mode, expected in (("newline", 50), ("punctuation", 100)):
+        settings = EvalConfig.model_validate({"sentences": mode})
+        ours = score(["rougeLsum"], [text], reference, settings)["rougeLsum"]
+        assert ours.value == pytest.approx(expected)
+        assert f"sentences:{mode}" in ours.signature
 
 
 def test_exact_match_counts_equal_lines_with_any_reference() -> None:
@@ -111,10 +108,9 @@ def everything(tmp_path: Path) -> Iterator[EvalConfig]:
 
 def test_score_is_a_function_of_its_summed_statistics(everything: EvalConfig) -> None:
     hypotheses, references = sentences(30, 11), [[line] for line in sentences(30, 12)]
-    for name, whole in score(TEXT, hypotheses, references, everything).items():
-        assert whole.statistics.shape[0] == 30
-        again = Score.of(name, np.concatenate([whole.statistics[:7], whole.statistics[7:]]), "")
-        assert again.value == whole.value
+    for name, found in score(TEXT, hypotheses, references, everything).items():
+        assert len(found.statistics) == 30
+        assert Score.of(name, found.statistics[::-1], "").value == pytest.approx(found.value)
 
 
 def test_texts_equal_to_their_references_have_the_best_score(everything: EvalConfig) -> None:
@@ -143,7 +139,7 @@ def test_length_ratio_equals_that_of_sacrebleu() -> None:
     assert ours.signature.startswith("nrefs:2|tok:13a|refs:closest|version:sacrebleu-")
 
 
-def test_several_tokenizers_give_one_bleu_each_and_the_first_is_for_other_metrics() -> None:
+def test_several_tokenizers_give_one_bleu_each() -> None:
     hypotheses, references = ["don't stop !", "a b"], [["don't stop!"], ["a c"]]
     names = ["chrf", "bleu", "length-ratio"]
     both = score(names, hypotheses, references, EvalConfig(tokenize=("none", "13a")))

@@ -32,12 +32,12 @@ def write(tmp_path: Path) -> Iterator[Write]:
     """Return a function that writes a plug-in, whose metrics are removed afterwards."""
     known, files = set(METRICS), dict(metrics._files)
 
-    def make(name: str, text: str) -> Path:
+    def write_file(name: str, text: str) -> Path:
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return path
 
-    yield make
+    yield write_file
     for name in METRICS.keys() - known:
         del METRICS[name]
     metrics._files.clear()
@@ -61,10 +61,8 @@ def test_recipe_may_name_a_loaded_plugin(write: Write) -> None:
     with pytest.raises(RecipeError, match="one of rouge, bleu"):
         load("quickstart", ["eval.metrics=length-gap"])
     mechanism_registry.plug_in(write("length_gap.py", LENGTH))
-    assert load("quickstart", ["eval.metrics=bleu,length-gap"]).variants["linear"].eval.metrics == (
-        "bleu",
-        "length-gap",
-    )
+    recipe = load("quickstart", ["eval.metrics=bleu,length-gap"]).variants["linear"]
+    assert recipe.eval.metrics == ("bleu", "length-gap")
 
 
 def test_edited_file_is_imported_again(write: Write) -> None:
@@ -128,5 +126,5 @@ def test_eval_of_files_by_a_plug_in(
     write("h.txt", "a\n")
     write("r.txt", "abc\n")
     words = "eval --hyp h.txt --ref r.txt --metrics length-gap --plugin length_gap.py --format csv"
-    done = run_cli(capsys, *words.split())
-    assert "2.0" in done.out, done.err
+    result = run_cli(capsys, *words.split())
+    assert "2.0" in result.out, result.err
