@@ -17,16 +17,7 @@ from attnkit.experiment.resumption import needs_updates
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.nbce.run_reader import LanguageModelReader
-from attnkit.recipe import Recipe, RecipeFile
-from attnkit.recipe.schema import (
-    DataConfig,
-    EvalConfig,
-    ModelConfig,
-    NaiveBayesConfig,
-    SearchConfig,
-    TokenizerConfig,
-    TrainConfig,
-)
+from attnkit.recipe import Recipe, RecipeFile, schema
 from attnkit.runs import Run
 from attnkit.search.decoding import translate
 from attnkit.show.recipe_tables import costs as cost_table
@@ -37,8 +28,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "unigram": {"type": "n-gram", "order": 1},
     "trigram": {"type": "n-gram"},
     "counts": {"type": "naive-bayes"},
-    "residual": {"type": "naive-bayes", "naive_bayes": NaiveBayesConfig(residual="own", beta=1)},
-    "skip-gram": {"type": "naive-bayes", "width": 8, "naive_bayes": NaiveBayesConfig(estimate="skip-gram")},
+    "residual": {"type": "naive-bayes", "naive_bayes": schema.NaiveBayesConfig(residual="own", beta=1)},
+    "skip-gram": {"type": "naive-bayes", "width": 8, "naive_bayes": schema.NaiveBayesConfig(estimate="skip-gram")},
 }
 
 
@@ -47,12 +38,12 @@ def recipe(kind: str = "counts", **settings: Any) -> Recipe:
     defaults = {"steps": 6, "lr": 0.05, "warmup": 2, "log_every": 2, "precision": "fp32"}
     return Recipe(
         task="language-modeling",
-        data=DataConfig(corpus="toy-chains", size=6, valid_rows=2, max_length=16),
-        tokenizer=TokenizerConfig(type="word", size=60),
-        model=ModelConfig(shape="decoder", **KINDS[kind]),
-        train=TrainConfig(objective="causal", **defaults | settings),
-        search=SearchConfig(max_length=5),
-        eval=EvalConfig(metrics=("perplexity",), splits=("valid",)),
+        data=schema.DataConfig(corpus="toy-chains", size=6, valid_rows=2, max_length=16),
+        tokenizer=schema.TokenizerConfig(type="word", size=60),
+        model=schema.ModelConfig(shape="decoder", **KINDS[kind]),
+        train=schema.TrainConfig(objective="causal", **defaults | settings),
+        search=schema.SearchConfig(max_length=5),
+        eval=schema.EvalConfig(metrics=("perplexity",), splits=("valid",)),
     )
 
 
@@ -117,14 +108,16 @@ def test_automatic_precision_is_fp32_without_a_measurement(tmp_path: Path) -> No
 
 def test_cost_is_that_of_the_tables() -> None:
     size = 50
-    total = {kind: cost.parameters(recipe(kind), (size, size)).total for kind in KINDS}
     pairs = size * size
-    assert total["unigram"] == size
-    assert total["counts"] == pairs + size
-    assert total["residual"] == 2 * pairs + size
-    assert total["skip-gram"] == 2 * 8 * size + size
-    memory = cost.memory(recipe(), (size, size), cost.BatchShape(4, 0, 16))
-    assert memory >= 4 * total["counts"]
+    total = {kind: cost.parameters(recipe(kind), (size, size)).total for kind in KINDS}
+    del total["trigram"]
+    assert total == {
+        "unigram": size,
+        "counts": pairs + size,
+        "residual": 2 * pairs + size,
+        "skip-gram": 2 * 8 * size + size,
+    }
+    assert cost.memory(recipe(), (size, size), cost.BatchShape(4, 0, 16)) >= 4 * total["counts"]
 
 
 def test_functions_that_need_attention_raise(tmp_path: Path) -> None:

@@ -21,17 +21,8 @@ from attnkit.recipe.schema import AttentionConfig, DataConfig, Roles
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.storage.tensors import read
-from attnkit.train import checkpoint
+from attnkit.train import checkpoint, events
 from attnkit.train.batch_stream import BatchStream, score_budget
-from attnkit.train.events import (
-    Event,
-    FinishedEvent,
-    NoteEvent,
-    ProgressEvent,
-    SavedEvent,
-    StartedEvent,
-    ValidatedEvent,
-)
 from attnkit.train.fit import Training
 from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
@@ -49,11 +40,15 @@ def with_model(recipe: Recipe, **options: Any) -> Recipe:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update=options)})
 
 
+def stop_after(folder: Path, recipe: Recipe, step: int, resumed_from: int = 0) -> None:
+    with pytest.raises(StoppedError, match=f"after step {step}, which is saved"):
+        run_training(job(folder, recipe, StopAt([step - resumed_from])))
+
+
 def train(folder: Path, recipe: Recipe, stops: list[int] | None = None) -> list[str]:
     """Return the digests after training that is stopped and resumed after these updates."""
     for number, (before, stop) in enumerate(pairwise([0, *(stops or [])])):
-        with pytest.raises(StoppedError, match=f"after step {stop}, which is saved"):
-            run_training(job(folder, recipe, StopAt([stop - before])))
+        stop_after(folder, recipe, stop, before)
         torch.rand(number + 3)  # the resumed training must not depend on the random state before it
     run_training(job(folder, recipe))
     return list(digests(folder))
@@ -95,14 +90,13 @@ def test_subword_sampling_resumes_exactly(tmp_path: Path) -> None:
 def test_damaged_newest_checkpoint_costs_only_its_steps(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
     expected = train(tmp_path / "whole", recipe)
-    with pytest.raises(StoppedError):
-        run_training(job(tmp_path, recipe, StopAt([8])))
+    stop_after(tmp_path, recipe, 8)
     path = tmp_path / "run" / "checkpoints" / "step-8" / "tensors.safetensors"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
-    events = run_training(job(tmp_path, recipe))
-    note = next(event for event in events if isinstance(event, NoteEvent))
+    emitted = run_training(job(tmp_path, recipe))
+    note = next(event for event in emitted if isinstance(event, events.NoteEvent))
     assert "resuming from step 5 and repeating 3 steps" in note.text
     assert list(digests(tmp_path)) == expected
 
@@ -128,8 +122,8 @@ def test_peak_memory_includes_the_time_before_resuming(tmp_path: Path) -> None:
 
 
 def test_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
-    events = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path)), StopAt([12])))
-    assert isinstance(events[-1], FinishedEvent)
+    emitted = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path)), StopAt([12])))
+    assert isinstance(emitted[-1], events.FinishedEvent)
     assert Run.open(tmp_path / "run").finished
 
 
@@ -151,10 +145,9 @@ def test_logged_speed_includes_the_time_before_resuming(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("stop", [4, 10])
 def test_resuming_repeats_no_log_record(tmp_path: Path, stop: int) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
-    with pytest.raises(StoppedError):
-        run_training(job(tmp_path, recipe, StopAt([stop])))
-    events = run_training(job(tmp_path, recipe))
-    started = next(event for event in events if isinstance(event, StartedEvent))
+    stop_after(tmp_path, recipe, stop)
+    emitted = run_training(job(tmp_path, recipe))
+    started = next(event for event in emitted if isinstance(event, events.StartedEvent))
     assert started.resumed_from == stop
     steps = [record["step"] for record in Run.open(tmp_path / "run").log.records()]
     assert steps == [3, 5, 6, 9, 10, 12, 12]
@@ -212,7 +205,7 @@ def test_logged_loss_is_cross_entropy_per_token(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = training.model(batch.source, batch.input)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.output.flatten(), ignore_index=0)
-    (progress,) = [event for event in run_training(small_job) if isinstance(event, ProgressEvent)]
+    (progress,) = [event for event in run_training(small_job) if isinstance(event, events.ProgressEvent)]
     assert progress.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -222,9 +215,9 @@ def test_remaining_time_is_estimated_from_the_last_updates(tmp_path: Path, monke
     monkeypatch.setattr("attnkit.train.fit.time", SimpleNamespace(perf_counter=lambda: now))
     estimates = []
 
-    def pass_time(event: Event) -> None:
+    def pass_time(event: events.Event) -> None:
         nonlocal now
-        if isinstance(event, ProgressEvent):
+        if isinstance(event, events.ProgressEvent):
             estimates.append(event.remaining_seconds)
         now += 1000 if len(estimates) == 3 else 2
 
@@ -254,11 +247,6 @@ def test_moving_averages_follow_their_formula(tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, 3 / 12 * average + 9 / 12 * second[f"model.{name}"])
 
 
-def test_checkpoints_are_saved_between_validations(tmp_path: Path) -> None:
-    events = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=7, valid_every=0, save_every=3)))
-    assert [event.step for event in events if isinstance(event, SavedEvent)] == [3, 6, 7]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "kept", "largest"), [({"average": 3, "valid_every": 2}, 4, 3), ({"ema": 0.5, "choose": "best"}, 3, 5)]
@@ -279,13 +267,13 @@ def test_required_space_is_that_of_all_checkpoints_kept(
 def test_training_stops_when_patience_runs_out(tmp_path: Path) -> None:
     # with this learning rate the first validation is the best
     recipe = small_recipe(write_corpus(tmp_path), lr=1e-12, valid_every=1, patience=2, choose="best", steps=12)
-    events = run_training(job(tmp_path, recipe))
-    values = [event.value for event in events if isinstance(event, ValidatedEvent)]
+    emitted = run_training(job(tmp_path, recipe))
+    values = [event.value for event in emitted if isinstance(event, events.ValidatedEvent)]
     best = values.index(min(values)) + 1
     assert len(values) - best == 2
-    assert events[-1].reason == "patience"
-    assert events[-1].step == best
-    notes = [event.text for event in events if isinstance(event, NoteEvent)]
+    assert emitted[-1].reason == "patience"
+    assert emitted[-1].step == best
+    notes = [event.text for event in emitted if isinstance(event, events.NoteEvent)]
     assert notes[-1].startswith(f"stops after step {len(values)}: 2 validations (train.patience)")
 
 
@@ -320,11 +308,11 @@ def test_of_equal_scores_the_lower_loss_is_better(
     options: Any = {"monitor": "bleu", "choose": "best", "patience": 2, "valid_every": 1}
     recipe = small_recipe(write_corpus(tmp_path), steps=8, **options)
     whole = tmp_path / "whole"
-    events = run_training(job(whole, recipe))
+    emitted = run_training(job(whole, recipe))
     finished = Run.open(whole / "run").manifest.finished
     assert (finished.updates, finished.step) == (updates, best)
     assert finished.reason == ("steps" if updates == 8 else "patience")
-    notes = [event.text for event in events if isinstance(event, NoteEvent)]
+    notes = [event.text for event in emitted if isinstance(event, events.NoteEvent)]
     assert any(f"step {best} (BLEU " in text for text in notes) == (updates < 8)
     # each checkpoint holds the best score so far
     assert train(tmp_path / "parts", recipe, [*range(1, updates)]) == list(digests(whole))
@@ -335,8 +323,7 @@ def test_checkpoint_without_the_best_loss_resumes(tmp_path: Path, monkeypatch: p
     script_validations(monkeypatch, [(0.0, 5.0), (0.0, 6.0), (0.0, 7.0), (0.0, 8.0)])
     options: Any = {"monitor": "bleu", "choose": "best", "valid_every": 1}
     recipe = small_recipe(write_corpus(tmp_path), steps=4, **options)
-    with pytest.raises(StoppedError):
-        run_training(job(tmp_path, recipe, StopAt([2])))
+    stop_after(tmp_path, recipe, 2)
     run = Run.open(tmp_path / "run")
     values, state = checkpoint.load(run.checkpoints / "step-2")
     assert state["counters"].pop("best_loss") == 5.0
@@ -348,8 +335,8 @@ def test_checkpoint_without_the_best_loss_resumes(tmp_path: Path, monkeypatch: p
 
 
 def test_monitor_may_be_a_metric_of_decoded_outputs(tmp_path: Path) -> None:
-    events = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), monitor="chrf", steps=5)))
-    validated = next(event for event in events if isinstance(event, ValidatedEvent))
+    emitted = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), monitor="chrf", steps=5)))
+    validated = next(event for event in emitted if isinstance(event, events.ValidatedEvent))
     assert validated.monitor == "chrf"
     assert 0 <= validated.value <= 100
 
@@ -425,11 +412,14 @@ def test_out_of_memory_says_what_to_change(
         run_training(job(tmp_path, small_recipe(write_corpus(tmp_path))))
 
 
-def test_events_are_json_with_an_event_key(tmp_path: Path) -> None:
-    events = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path))))
-    kinds = {json.loads(json.dumps(event.json()))["event"] for event in events}
+@pytest.mark.parametrize(
+    ("settings", "saved"), [({}, [5, 10, 12]), ({"steps": 7, "valid_every": 0, "save_every": 3}, [3, 6, 7])]
+)
+def test_events_are_json_and_name_the_saved_steps(tmp_path: Path, settings: dict[str, Any], saved: list[int]) -> None:
+    emitted = run_training(job(tmp_path, small_recipe(write_corpus(tmp_path), **settings)))
+    kinds = {json.loads(json.dumps(event.json()))["event"] for event in emitted}
     assert kinds == {"started", "progress", "validated", "saved", "finished"}
-    assert [e.step for e in events if isinstance(e, SavedEvent)] == [5, 10, 12]
+    assert [event.step for event in emitted if isinstance(event, events.SavedEvent)] == saved
 
 
 @pytest.mark.parametrize(("name", "expected"), [("scaled-dot", 500), ("synthesizer-random", 500), ("linear", None)])
@@ -447,6 +437,6 @@ def test_language_model_and_decoder_of_pairs_learn(tmp_path: Path) -> None:
     causal = recipe.train.model_copy(update={"objective": "causal"})
     language = recipe.model_copy(update={"task": "language-modeling", "data": plain, "train": causal})
     for number, decoder in enumerate((recipe, language)):
-        events = run_training(job(tmp_path / str(number), decoder))
-        losses = [e.loss for e in events if isinstance(e, ValidatedEvent)]
+        emitted = run_training(job(tmp_path / str(number), decoder))
+        losses = [e.loss for e in emitted if isinstance(e, events.ValidatedEvent)]
         assert losses[-1] < losses[0] < 4

@@ -3,7 +3,7 @@
 import copy
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,9 @@ def with_train(recipe: Recipe, **train: Any) -> Recipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
 
 
-def succeed(results: list[Any]) -> list[Any]:
-    """Return the results of all ranks, or raise the first error."""
+def call(pool: RankPool, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Return the results of a function on so many ranks, or raise the first error."""
+    results = pool.run(world, function, *arguments)
     for result in results:
         if isinstance(result, BaseException):
             raise result
@@ -70,8 +71,8 @@ def different(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_two_ranks_equal_an_accumulation_of_two_batches(tmp_path: Path, pool: RankPool, precision: str) -> None:
     recipe = recipe_in(tmp_path, model={"dropout": 0.0}, precision=precision, average=2, clip=0.1)
-    succeed(pool.run(1, on_ranks.train_alone, tmp_path / "one", with_train(recipe, accumulate=2)))
-    succeed(pool.run(2, on_ranks.train, tmp_path / "two", recipe))
+    call(pool, 1, on_ranks.train_alone, tmp_path / "one", with_train(recipe, accumulate=2))
+    call(pool, 2, on_ranks.train, tmp_path / "two", recipe)
     assert different(weights(tmp_path / "one"), weights(tmp_path / "two")) == []
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-7)
 
@@ -94,7 +95,7 @@ def test_every_model_type_trains_with_ranks(
     train: Any = {"steps": 3, "log_every": 1, "valid_every": 0, "parallel": parallel}
     recipe = recipe_in(tmp_path, model={"dropout": 0.0} | model, **train)
     run_training(job(tmp_path / "one", with_train(recipe, accumulate=2)))
-    succeed(pool.run(2, on_ranks.train, tmp_path / "two", recipe))
+    call(pool, 2, on_ranks.train, tmp_path / "two", recipe)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-6)
 
 
@@ -105,12 +106,12 @@ def test_losses_do_not_depend_on_ranks_or_ddp_or_fsdp(tmp_path: Path, pool: Rank
     for parallel, world in (("ddp", 1), ("ddp", 4), ("fsdp", 2)):
         folder = tmp_path / f"{parallel}-{world}"
         changed = with_train(recipe, parallel=parallel, accumulate=4 // world)
-        succeed(pool.run(world, on_ranks.train, folder, changed))
+        call(pool, world, on_ranks.train, folder, changed)
         expected = losses(tmp_path / "ddp-1")
         assert len(expected) == 6
         assert losses(folder) == pytest.approx(expected, rel=1e-6), (parallel, world)
     changed = with_train(recipe, parallel="fsdp", accumulate=2, precision="bf16")
-    succeed(pool.run(2, on_ranks.train, tmp_path / "bf16", changed))
+    call(pool, 2, on_ranks.train, tmp_path / "bf16", changed)
     assert losses(tmp_path / "bf16") == pytest.approx(expected, rel=0.02)
     assert all(t.dtype == torch.float32 for t in weights(tmp_path / "bf16").values())
 
@@ -119,9 +120,7 @@ def test_losses_do_not_depend_on_ranks_or_ddp_or_fsdp(tmp_path: Path, pool: Rank
 def test_gradient_descent_in_float64_reaches_the_same_weights(tmp_path: Path, pool: RankPool) -> None:
     recipe = recipe_in(tmp_path, model={"dropout": 0.0})
     trainings = [(recipe, 1), (recipe, 4), (with_train(recipe, parallel="fsdp"), 2)]
-    results = (
-        succeed(pool.run(world, on_ranks.gradient_descent, tmp_path, changed, 4, 10)) for changed, world in trainings
-    )
+    results = (call(pool, world, on_ranks.gradient_descent, tmp_path, changed, 4, 10) for changed, world in trainings)
     [expected], *others = results
     for ranks in others:
         for found in ranks:
@@ -132,9 +131,9 @@ def test_gradient_descent_in_float64_reaches_the_same_weights(tmp_path: Path, po
 def test_resumed_fsdp_training_equals_uninterrupted_training(tmp_path: Path, pool: RankPool) -> None:
     """A test of the command line does the same with DDP."""
     recipe = recipe_in(tmp_path, parallel="fsdp", average=2, choose="best", steps=8)
-    succeed(pool.run(2, on_ranks.train, tmp_path / "whole", recipe))
-    succeed(pool.run(2, on_ranks.train, tmp_path / "parts", recipe, 3))
-    succeed(pool.run(2, on_ranks.train, tmp_path / "parts", recipe))
+    call(pool, 2, on_ranks.train, tmp_path / "whole", recipe)
+    call(pool, 2, on_ranks.train, tmp_path / "parts", recipe, 3)
+    call(pool, 2, on_ranks.train, tmp_path / "parts", recipe)
     assert different(weights(tmp_path / "whole"), weights(tmp_path / "parts")) == []
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert Run.open(tmp_path / "parts" / "run").finished
@@ -144,9 +143,9 @@ def test_resumed_fsdp_training_equals_uninterrupted_training(tmp_path: Path, poo
 def test_sharded_checkpoint_is_read_by_any_number_of_ranks(tmp_path: Path, pool: RankPool) -> None:
     """One process alone and ranks without sharding read it too; one process trains on to the end."""
     recipe = recipe_in(tmp_path, parallel="fsdp", ema=0.9, choose="best", valid_every=2, steps=4)
-    succeed(pool.run(2, on_ranks.train, tmp_path, recipe, 3))
+    call(pool, 2, on_ranks.train, tmp_path, recipe, 3)
     readers = [(1, recipe), (3, recipe), (2, with_train(recipe, parallel="ddp"))]
-    states = {s for world, chosen in readers for s in succeed(pool.run(world, on_ranks.state_of, tmp_path, chosen))}
+    states = {s for world, chosen in readers for s in call(pool, world, on_ranks.state_of, tmp_path, chosen)}
     assert len(states) == 1
     run_training(job(tmp_path, recipe))
     assert len(list(digests(tmp_path))) == 3
@@ -156,10 +155,10 @@ def test_sharded_checkpoint_is_read_by_any_number_of_ranks(tmp_path: Path, pool:
 def test_checkpoint_of_one_process_is_sharded_by_ranks(tmp_path: Path, pool: RankPool) -> None:
     recipe = recipe_in(tmp_path, parallel="fsdp", average=3, valid_every=1)
     unsharded = with_train(recipe, parallel="ddp")
-    succeed(pool.run(1, on_ranks.train, tmp_path, unsharded, 4))
-    (state,) = succeed(pool.run(1, on_ranks.state_of, tmp_path, unsharded))
-    assert set(succeed(pool.run(2, on_ranks.state_of, tmp_path, recipe))) == {state}
-    succeed(pool.run(2, on_ranks.train, tmp_path, recipe))
+    call(pool, 1, on_ranks.train, tmp_path, unsharded, 4)
+    (state,) = call(pool, 1, on_ranks.state_of, tmp_path, unsharded)
+    assert set(call(pool, 2, on_ranks.state_of, tmp_path, recipe)) == {state}
+    call(pool, 2, on_ranks.train, tmp_path, recipe)
     run = Run.open(tmp_path / "run")
     assert run.finished
     assert run.manifest.world_size == 2
@@ -190,12 +189,10 @@ def test_ranks_use_every_row_once_per_epoch_in_equally_many_updates(
 
 @pytest.mark.slow
 def test_outputs_and_probabilities_equal_those_of_one_process(tmp_path: Path, pool: RankPool) -> None:
-    succeed(pool.run(1, on_ranks.train, tmp_path, recipe_in(tmp_path, steps=2)))
+    call(pool, 1, on_ranks.train, tmp_path, recipe_in(tmp_path, steps=2))
     draw = random.Random(2)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(0, 9))) for _ in range(61)]
-    (one,), others = (
-        succeed(pool.run(world, on_ranks.translate_and_score, tmp_path / "run", texts, 60)) for world in (1, 3)
-    )
+    (one,), others = (call(pool, world, on_ranks.translate_and_score, tmp_path / "run", texts, 60) for world in (1, 3))
     assert others == [one] * 3
     assert len(one[0]) == 61
 
@@ -206,9 +203,7 @@ def test_answers_equal_those_of_one_process(tmp_path: Path, pool: RankPool) -> N
     model.config.max_position_embeddings = 1024  # of rotary positions, which have no table
     model.save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
-    (one,), others = (
-        succeed(pool.run(world, on_ranks.answer_questions, run.path, tmp_path / "model")) for world in (1, 3)
-    )
+    (one,), others = (call(pool, world, on_ranks.answer_questions, run.path, tmp_path / "model") for world in (1, 3))
     assert others == [one] * 3
     assert len(one) == 4
     assert all(len(answers) == 6 for answers in one)
