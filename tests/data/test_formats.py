@@ -210,15 +210,40 @@ def test_segments_of_sgm_files_are_lines(tmp_path: Path) -> None:
         list(read_text(write(tmp_path, "<seg>a\nb</seg>", "test.sgm")))
 
 
-def test_json_rows_have_references(tmp_path: Path) -> None:
-    rows = [
-        {"source": "a", "target": "b", "id": 1},
-        {"source": "c", "target": "d", "references": ["d", "e"]},
-        {"source": "f", "references": ["g", "h"]},
-        {"source": "", "target": "", "references": []},
-    ]
-    path = write(tmp_path, "\n".join(map(json.dumps, rows)), "rows.jsonl")
-    assert list(read_rows(path)) == [Row("a", "b"), Row("c", "d", ("d", "e")), Row("f", "g", ("g", "h")), Row("", "")]
+DEFAULTS = ("source", "target")
+EN_DE: Any = {"source": "en", "target": "de", "defaults": DEFAULTS}
+PERSONA, TURNS = ["i cook .", "i run ."], ["hi", "hello"]
+
+
+@pytest.mark.parametrize(
+    ("row", "names", "expected"),
+    [
+        ({"source": "a", "target": "b", "id": 1}, {}, Row("a", "b")),
+        ({"source": "", "target": "", "references": []}, {}, Row("", "")),
+        ({"source": "a", "target": "b", "references": ["b", "c"]}, {}, Row("a", "b", ("b", "c"))),
+        ({"source": "a", "references": ["b", "c"]}, {}, Row("a", "b", ("b", "c"))),
+        ({"article": "a", "title": "b"}, {"source": "article", "target": "title"}, Row("a", "b")),
+        ({"article": "a", "title": "b"}, {"source": None, "target": "article"}, Row("", "a")),
+        # persona and turns are joined without a source
+        (
+            {"persona": PERSONA, "turns": TURNS, "target": "b"},
+            {},
+            Row("i cook . i run . __eop__ hi __eot__ hello", "b"),
+        ),
+        ({"persona": [], "turns": TURNS, "target": "b"}, {}, Row("hi __eot__ hello", "b")),
+        ({"persona": PERSONA[:1], "turns": [], "target": "b"}, {}, Row("i cook . __eop__", "b")),
+        ({"source": "a", "turns": TURNS, "target": "b"}, {}, Row("a", "b")),
+        # languages may be names of fields
+        ({"en": "a", "de": "b"}, EN_DE, Row("a", "b")),
+        ({"source": "a", "target": "b"}, EN_DE, Row("a", "b")),
+        ({"source": "c", "en": "a", "target": "c", "de": "b"}, EN_DE, Row("a", "b")),
+        ({"source": "a", "target": "b"}, EN_DE | {"source": "source"}, Row("a", "b")),
+        ({"turns": ["a"], "references": ["b"]}, EN_DE | {"target": "target"}, Row("a", "b", ("b",))),
+    ],
+)
+def test_fields_of_json_rows(tmp_path: Path, row: dict[str, Any], names: Any, expected: Row) -> None:
+    path = write(tmp_path, json.dumps(row) + "\n", "rows.jsonl")
+    assert list(read_rows(path, **names)) == [expected]
 
 
 @share_tmp_path
@@ -343,28 +368,6 @@ def test_json_array_in_a_jsonl_file_raises(tmp_path: Path, indent: int | None) -
         list(read_rows(path))
 
 
-def test_source_and_target_may_be_other_fields(tmp_path: Path) -> None:
-    path = write(tmp_path, '{"article": "a", "title": "b"}')
-    assert list(read_rows(path, source="article", target="title")) == [Row("a", "b")]
-    assert list(read_rows(path, source=None, target="article")) == [Row("", "a")]
-
-
-def test_persona_and_turns_are_joined_without_a_source(tmp_path: Path) -> None:
-    rows = [
-        {"persona": ["i cook .", "i run ."], "turns": ["hi", "hello"], "target": "bye"},
-        {"persona": [], "turns": ["hi", "hello"], "target": "bye"},
-        {"persona": ["i cook ."], "turns": [], "target": "hi"},
-        {"source": "kept", "turns": ["hi"], "target": "bye"},
-    ]
-    path = write(tmp_path, "\n".join(map(json.dumps, rows)))
-    assert [row.source for row in read_rows(path)] == [
-        "i cook . i run . __eop__ hi __eot__ hello",
-        "hi __eot__ hello",
-        "i cook . __eop__",
-        "kept",
-    ]
-
-
 def test_parlai_dialogues_have_a_row_for_each_reply(tmp_path: Path) -> None:
     text = """\
 1 your persona: i cook .
@@ -384,22 +387,6 @@ def test_parlai_dialogues_have_a_row_for_each_reply(tmp_path: Path) -> None:
     assert rows[4].source == "i sing . __eop__"
     with pytest.raises(DataError, match=":1: must be a number, a turn, a tab and a reply"):
         list(read_parlai(write(tmp_path, "hello there\n")))
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "row"),
-    [
-        ("en", "de", {"en": "a", "de": "b"}),
-        ("en", "de", {"source": "a", "target": "b"}),  # languages, not names of fields
-        ("en", "de", {"source": "c", "en": "a", "target": "c", "de": "b"}),
-        ("source", "de", {"source": "a", "target": "b"}),
-        ("en", "target", {"turns": ["a"], "references": ["b"]}),
-    ],
-)
-def test_languages_may_be_names_of_fields(tmp_path: Path, source: str, target: str, row: dict[str, Any]) -> None:
-    path = write(tmp_path, json.dumps(row), "rows.jsonl")
-    (result,) = read_rows(path, source=source, target=target, defaults=("source", "target"))
-    assert result[:2] == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -423,5 +410,4 @@ def test_languages_may_be_names_of_fields(tmp_path: Path, source: str, target: s
 )
 def test_missing_field_names_the_key_to_set(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     path = write(tmp_path, json.dumps(row), "rows.jsonl")
-    rows = read_rows(path, source="en", target="de", defaults=("source", "target"))
-    assert error_of(rows) == f"{path}{message}"
+    assert error_of(read_rows(path, **EN_DE)) == f"{path}{message}"

@@ -36,9 +36,6 @@ def test_end_of_a_line_is_the_first_token_of_a_block(name: str, block: int) -> N
     places = [place for place, token in enumerate(stream(name)) if token == END]
     assert places == [LINE * number for number in range(1, 13)]
     assert all(place % block == 0 for place in places)
-
-
-def test_card_holds_the_length_of_a_line(name: str) -> None:
     assert corpus_cards.load(name).line_tokens == LINE
 
 
