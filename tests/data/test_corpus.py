@@ -57,18 +57,9 @@ def card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         write(folder / "data" / "tiny" / name, text)
         split, language = name.split(".")
         splits[split][language] = {"path": name, "size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
-    card = {
-        "name": "tiny",
-        "title": "Tiny",
-        "task": "translation",
-        "format": "lines",
-        "languages": ["en", "de"],
-        "licence": "none",
-        "citation": "none",
-        "homepage": None,
-        "obtain": "from a friend",
-        "splits": splits,
-    }
+    card: dict[str, Any] = dict.fromkeys(("title", "licence", "citation"), "none")
+    card |= {"name": "tiny", "task": "translation", "format": "lines", "languages": ["en", "de"]}
+    card |= {"homepage": None, "obtain": "from a friend", "splits": splits}
     monkeypatch.setattr(corpus_cards, "load", lambda name: corpus_cards.Card.model_validate(card))
     return card
 

@@ -147,8 +147,9 @@ def test_split_without_usable_rows_raises(tmp_path: Path) -> None:
     )
 
 
-def test_sampling_needs_unigram_or_bpe(tmp_path: Path) -> None:
-    recipe = make_recipe(tmp_path, tokenizer={"type": "char", "sampling": 0.1})
+@pytest.mark.parametrize("kind", ["word", "char"])
+def test_sampling_needs_unigram_or_bpe(tmp_path: Path, kind: str) -> None:
+    recipe = make_recipe(tmp_path, tokenizer={"type": kind, "sampling": 0.1})
     with pytest.raises(RecipeError, match=r"^tokenizer\.sampling: only unigram and bpe"):
         prepare(recipe, cache=tmp_path / "c")
 
@@ -182,16 +183,10 @@ def test_without_sampling_every_epoch_is_the_same_split(tmp_path: Path) -> None:
 
 
 def test_language_modeling_reads_a_stream(tmp_path: Path) -> None:
-    text = lines(50, 0)
-    for name in ("train", "valid"):
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(text) + "\n")
-    recipe = Recipe.model_validate(
-        {
-            "task": "language-modeling",
-            "data": {"train": str(tmp_path / "train.txt"), "valid": str(tmp_path / "valid.txt"), "max_length": 16},
-            "tokenizer": {"size": 30},
-        }
-    )
+    text, path = lines(50, 0), tmp_path / "text.txt"
+    path.write_text("\n\n".join(text) + "\n")
+    data = {"train": str(path), "valid": str(path), "max_length": 16}
+    recipe = Recipe.model_validate({"task": "language-modeling", "data": data, "tokenizer": {"size": 30}})
     prepared = prepare(recipe, cache=tmp_path / "c")
     assert prepared.train.source is None
     ids = np.asarray(prepared.train.target.ids).tolist()

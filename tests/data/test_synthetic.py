@@ -15,33 +15,11 @@ from attnkit.data.synthetic import dialogue, summarization, translation
 
 MODULES = (translation, summarization, dialogue)
 GOLDEN = {
-    translation: (
-        {"train": "1261e72bbc393e8d", "valid": "71fda2d3e32fac35", "test": "eeb03dcfbcb56396"},
-        (
-            "A brother invited the queens that the baker visited on 15 April 1830.",
-            "Ein Bruder hat die Königinnen eingeladen, die der Bäcker am fünfzehnten April"
-            " achtzehnhundertdreißig besucht hat.",
-        ),
-    ),
-    summarization: (
-        {"train": "81189a3fcc09ee65", "valid": "6178acf06be4ce6e", "test": "69aa861f123749ee"},
-        (
-            "A school in Porto lost a chair to a thief on Monday. The police questioned Sofia"
-            " Marsh, a nurse, and Simon Novak, a driver. A year ago a violin had been stolen"
-            " there. The sun was shining. The driver was arrested, and the nurse went home.",
-            "Simon Novak arrested for theft of chair in Porto",
-        ),
-    ),
-    dialogue: (
-        {"train": "fd4fecb6e8677cef", "valid": "c9ebaaeaa370cbe9", "test": "952c8c9b1fa21c84"},
-        (
-            "i love to eat bread . i spend my free time on reading . my brother toby is a driver ."
-            " __eop__ do you have a brother ? __eot__ yes , i have a brother . __eot__ and his job"
-            " ?",
-            "he is a driver .",
-        ),
-    ),
+    translation: {"train": "1261e72bbc393e8d", "valid": "71fda2d3e32fac35", "test": "eeb03dcfbcb56396"},
+    summarization: {"train": "81189a3fcc09ee65", "valid": "6178acf06be4ce6e", "test": "69aa861f123749ee"},
+    dialogue: {"train": "fd4fecb6e8677cef", "valid": "c9ebaaeaa370cbe9", "test": "952c8c9b1fa21c84"},
 }
+"""Digests of the first 100 rows."""
 Combination = tuple[str, ...]
 
 
@@ -118,12 +96,10 @@ def test_rows_are_the_same_on_every_machine(module: ModuleType) -> None:
     They also protect the grammar: numbers, dates, cases, the places of verbs. Every run of the tests has another
     hash seed, so the order of sets cannot influence the rows.
     """
-    digests, first = GOLDEN[module]
-    for split, digest in digests.items():
-        rows = list(module.rows(split, 100, 1))
+    for split, digest in GOLDEN[module].items():
+        rows = module.rows(split, 100, 1)
         text = "\n".join("\t".join((row.source, row.target, *row.references)) for row in rows)
         assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest, split
-        assert split != "train" or rows[0][:2] == first
 
 
 def test_seed_and_split_change_the_rows(corpus: GeneratedCorpus) -> None:
