@@ -118,11 +118,10 @@ def test_damaged_cache_is_rebuilt(tokenizer: Tokenizer, tmp_path: Path, name: st
     first = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=9)
     path = first.path / name
     content = path.read_bytes()
-    if damage == "absent":
-        path.unlink()
-    else:
-        middle = len(content) // 2
-        flipped = content[:middle] + bytes([content[middle] ^ 2]) + content[middle + 1 :]
+    path.unlink()
+    if damage != "absent":
+        flipped = bytearray(content)
+        flipped[len(content) // 2] ^= 2
         damaged = {"empty": b"", "cut": content[:-3], "flipped": flipped, "longer": content + b"}"}
         path.write_bytes(damaged[damage])
     second = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=9)

@@ -33,11 +33,7 @@ def names(folder: Path) -> list[str]:
 def test_complete_folder_is_not_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "key"
     assert read_or_build(path, read, build) == "good"
-
-    def fail(draft: Path) -> None:
-        raise AssertionError(f"{draft} is built again")
-
-    assert read_or_build(path, read, fail) == "good"
+    assert read_or_build(path, read, lambda draft: pytest.fail(f"{draft} is built again")) == "good"
     assert names(path.parent) == ["key"]
 
 

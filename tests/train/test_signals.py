@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -84,17 +84,13 @@ def test_handlers_are_restored_after_an_error() -> None:
 
 
 def test_outside_the_main_thread_nothing_is_recorded() -> None:
-    requested: list[object] = []
-
-    def work() -> None:
+    def requested() -> str | None:
         with StopSignals() as stop:
-            requested.append(stop.requested)
+            return stop.requested
 
     before = handlers()
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert requested == [None]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(requested).result() is None
     assert handlers() == before
 
 
