@@ -1,5 +1,6 @@
 """Tests that tokenizers read and restore any text: markers, special symbols, normal forms, foreign models."""
 
+import re
 import unicodedata
 from functools import cache
 from typing import Any
@@ -72,32 +73,18 @@ def test_reserved_spellings_have_as_many_pieces_as_other_letters(kind: str) -> N
     assert sizes[0] == sizes[1]
 
 
-@pytest.mark.parametrize(
-    ("word", "parts"),
-    [
-        ("Schal", ["Sc", "ha", "l"]),
-        ("ha", ["ha"]),
-        ("hahaman", ["ha", "ha", "man"]),
-        ("Mannha", ["Mann", "ha"]),
-        ("mahan", ["ma", "ha", "n"]),
-        ("harmanha", ["ha", "r", "man", "ha"]),
-    ],
-)
+@pytest.mark.parametrize("word", ["Schal", "ha", "hahaman", "Mannha", "mahan", "harmanha"])
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
-def test_special_symbols_are_one_piece_anywhere(kind: str, word: str, parts: list[str]) -> None:
+def test_special_symbols_are_one_piece_anywhere(kind: str, word: str) -> None:
     """Even where a unigram model knows more probable pieces that overlap them."""
     lines = ["Schal Schule al mann man ha hat Mannha", "Sch al ma han harm"] * 30
     vocabulary = train(kind, lines, size=80, special=("man", "ha")).source
-    text, spans = "", []
+    text, spans = "", set()
     for piece in vocabulary.pieces(vocabulary.encode([f"al {word} al"])[0]):
-        start = len(text)
+        spans.add((len(text), len(text) + len(piece)))
         text += piece.replace("\u2581", " ")
-        spans.append((start, len(text)))
     assert text == f" al {word} al"
-    start = 4
-    for part in parts:
-        assert part not in ("man", "ha") or (start, start + len(part)) in spans
-        start += len(part)
+    assert {match.span() for match in re.finditer("man|ha", text)} <= spans
     assert vocabulary.decode(vocabulary.encode([word])) == [word]
 
 
