@@ -22,34 +22,30 @@ def numbers(kind: Kind, rows: list[list[float]], queries: list[Token], keys: lis
 
 def test_encoder_head_by_hand() -> None:
     rows = [[0.5, 0.5, 0, 0], [0, 0, 0, 1], [0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0]]
-    found = numbers("encoder", rows, [A, B, B, END], [A, B, B, END])
-    assert found == pytest.approx(
-        HeadStatistics(
-            entropy=(1 + 0 + 2 + 0) / 4,
-            spread=(0.5 + 0 + 1 + 0) / 4,
-            distance=(0.5 + 2 + (2 + 1 + 0 + 1) / 4 + 3) / 4,
-            first=(0.5 + 0 + 0.25 + 1) / 4,
-            last=(0 + 0 + 0.25 + 0) / 4,
-            end=(0 + 1 + 0.25 + 0) / 4,
-            special=(0 + 1 + 0.25 + 0) / 4,
-        )
+    expected = HeadStatistics(
+        entropy=(1 + 0 + 2 + 0) / 4,
+        spread=(0.5 + 0 + 1 + 0) / 4,
+        distance=(0.5 + 2 + (2 + 1 + 0 + 1) / 4 + 3) / 4,
+        first=(0.5 + 0 + 0.25 + 1) / 4,
+        last=(0 + 0 + 0.25 + 0) / 4,
+        end=(0 + 1 + 0.25 + 0) / 4,
+        special=(0 + 1 + 0.25 + 0) / 4,
     )
+    assert numbers("encoder", rows, [A, B, B, END], [A, B, B, END]) == pytest.approx(expected)
 
 
 def test_decoder_head_by_hand() -> None:
     rows = [[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.25, 0.25]]
-    found = numbers("decoder", rows, [BEGIN, A, B], [BEGIN, A, B])
-    assert found == pytest.approx(
-        HeadStatistics(
-            entropy=(0 + 1 + 1.5) / 3,
-            spread=(1 + 1.5 / np.log2(3)) / 2,
-            distance=(0 + 0.5 + 1.25) / 3,
-            first=2 / 3,
-            last=(1 + 0.5 + 0.25) / 3,
-            end=None,
-            special=2 / 3,
-        )
+    expected = HeadStatistics(
+        entropy=(0 + 1 + 1.5) / 3,
+        spread=(1 + 1.5 / np.log2(3)) / 2,
+        distance=(0 + 0.5 + 1.25) / 3,
+        first=2 / 3,
+        last=(1 + 0.5 + 0.25) / 3,
+        end=None,
+        special=2 / 3,
     )
+    assert numbers("decoder", rows, [BEGIN, A, B], [BEGIN, A, B]) == pytest.approx(expected)
 
 
 def test_distance_of_cross_attention_is_of_relative_positions() -> None:

@@ -9,6 +9,9 @@ from attnkit.runs import Run
 from attnkit.scoring import evaluation
 from helpers.trained import make_run
 
+OUTPUTS = ("ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze")
+"""Outputs for `helpers.trained.ROWS`, of which the last is wrong."""
+
 
 def scored_run(folder: Path, variant: str, outputs: Sequence[str], metrics: Sequence[str] = ("chrf", "bleu")) -> Run:
     """Create a run below folder/runs/toy with these outputs for `helpers.trained.ROWS`."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.scored_runs import scored_run
+from helpers.scored_runs import OUTPUTS, scored_run
 from helpers.trained import ROWS
 from sacrebleu import sentence_bleu, sentence_chrf
 
@@ -17,14 +17,13 @@ from attnkit.scoring.output_facts import by_length, system_facts
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.output_comparison_tables import example_tables, tables
 
-GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 BAD = ["ein hund", "zwei " * 6, "ein hund und eine katze", "", "eine sehr rote katze und zwei hunde"]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("compared")
-    return [scored_run(folder, "good", GOOD), scored_run(folder, "bad", BAD)]
+    return [scored_run(folder, "good", OUTPUTS), scored_run(folder, "bad", BAD)]
 
 
 def references(number: int) -> list[str]:

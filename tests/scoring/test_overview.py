@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 from helpers.score_rows import compare_rows, fixed_difference, fixed_score, score_row, system_difference, with_values
-from helpers.scored_runs import scored_run
+from helpers.scored_runs import OUTPUTS, scored_run
 
 from attnkit.errors import MissingInputError
 from attnkit.scoring.overview import OverviewCell, OverviewColumn, overview, overview_of
 from attnkit.scoring.results import Comparison, ScoreRow
-
-OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 
 
 def row(variant: str, value: float, metric: str = "bleu", **more: object) -> ScoreRow:
@@ -46,9 +44,8 @@ def test_recipe_is_a_column_of_differences_from_its_baseline() -> None:
 def test_perplexity_is_in_percent_and_lower_is_better() -> None:
     base, other = row("base", 40.0, "perplexity"), row("other", 39.6, "perplexity")
     tested = fixed_difference(-0.4, 0.0, 0.0, better="lower", percent=(-1.0, -1.2, -0.8), margin=4.0)
-    (column,) = overview_of(
-        [compare_rows(base, other, differences=(system_difference(base, other, "perplexity", tested),))]
-    ).columns
+    difference = system_difference(base, other, "perplexity", tested)
+    (column,) = overview_of([compare_rows(base, other, differences=(difference,))]).columns
     assert column.unit == "% of perplexity"
     assert column.cells["other"][:3] == (-1.0, -1.2, -0.8)
     assert column.gain("other") == 0.25
@@ -85,7 +82,7 @@ def test_costs_of_different_machines_are_not_compared() -> None:
 
 def test_overview_of_saved_runs(tmp_path: Path) -> None:
     names = ("one", "two", "three")
-    runs = [scored_run(tmp_path, name, OUTPUTS[: 5 - wrong] + ["a"] * wrong) for wrong, name in enumerate(names)]
+    runs = [scored_run(tmp_path, name, [*OUTPUTS[: 5 - wrong], *["a"] * wrong]) for wrong, name in enumerate(names)]
     found = overview(runs, {"toy": "two"})
     assert found.columns[0].baseline == "two"
     assert {*found.columns[0].cells} == {"one", "three"}

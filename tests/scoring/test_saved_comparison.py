@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 from helpers import question_runs
-from helpers.scored_runs import scored_run
+from helpers.scored_runs import OUTPUTS, scored_run
 
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs.layout import ScoredSplit
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_scores import saved_rows
-
-OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund", "katzen", "eine katze"]
 
 
 def test_saved_row_equals_the_evaluated_row(tmp_path: Path) -> None:

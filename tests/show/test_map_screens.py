@@ -92,32 +92,29 @@ def test_titles_have_layer_heads_and_mechanism() -> None:
     weights = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].astype(np.float32)
     layer = MapLayer(3, "performer", exact=False, distance=(0.25, 0.125))
     maps = AttentionMaps("encoder", weights, (layer,), (0, 5), axis, axis)
-    one = matrix_of(maps.choose([3], [5]))
-    assert one.title == "encoder self-attention, layer 3, head 5: performer (effective)"
-    assert one.notes[-1] == "half the L1 distance from exact softmax attention: mean 0.125"
-    mean = matrix_of(maps)
-    assert mean.title == ("encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)")
+    head, mean = matrix_of(maps.choose([3], [5])), matrix_of(maps)
+    assert head.title == "encoder self-attention, layer 3, head 5: performer (effective)"
+    assert head.notes[-1] == "half the L1 distance from exact softmax attention: mean 0.125"
+    assert mean.title == "encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)"
     assert mean.weights.tolist() == [[0.75, 0.25], [0.25, 0.75]]
 
 
 def test_differences_need_equal_axes() -> None:
-    assert axes_difference(SMALL, plain_matrix("x y z", "a b c", np.zeros((3, 3)))) == (
-        "the queries are different tokens"
-    )
-    both = SMALL.minus(SMALL)
-    assert both.signed
-    assert not both.weights.any()
+    other = plain_matrix("x y z", "a b c", np.zeros((3, 3)))
+    assert axes_difference(SMALL, other) == "the queries are different tokens"
+    zero = SMALL.minus(SMALL)
+    assert zero.signed
+    assert not zero.weights.any()
 
 
 @st.composite
 def views(draw: st.DrawFn) -> AttentionMatrix:
     sizes = [draw(st.integers(0, 12) | st.integers(0, 150)) for _ in range(2)]
-    few = draw(st.lists(TEXTS, min_size=1, max_size=8))
-    axes = [tuple(Token(few[at % len(few)], at, at, at == 3) for at in range(size)) for size in sizes]
-    seed = draw(st.integers(0, 99))
-    reach = draw(st.sampled_from((1.0, 0.0, -3.0, 1e-9, 1e9, np.nan, np.inf)))
+    texts = draw(st.lists(TEXTS, min_size=1, max_size=8))
+    axes = [tuple(Token(texts[at % len(texts)], at, at, at == 3) for at in range(size)) for size in sizes]
+    scale = draw(st.sampled_from((1.0, 0.0, -3.0, 1e-9, 1e9, np.nan, np.inf)))
     with np.errstate(all="ignore"):
-        matrix = np.random.default_rng(seed).normal(size=sizes).astype(np.float32) * reach
+        matrix = np.random.default_rng(draw(st.integers(0, 99))).normal(size=sizes).astype(np.float32) * scale
     title = draw(TEXTS)
     return AttentionMatrix(matrix.astype(np.float32), *axes, title, (title,), draw(st.booleans()))
 

@@ -5,11 +5,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from helpers.scored_runs import scored_run
+from helpers.scored_runs import OUTPUTS, scored_run
 
 from attnkit.show.report import page, report_of
-
-OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 
 
 @pytest.fixture(scope="module")
