@@ -135,13 +135,6 @@ def smaller(words: str, number: int) -> str:
     return " ".join([extra, *(more for pattern, more in by_command.items() if re.match(pattern, words))])
 
 
-def test_the_two_commands_are_one_line_each() -> None:
-    text = README.read_text(encoding="utf-8")
-    start = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
-    assert f"\n{start}. && .venv/bin/attnkit train recipes/quickstart.yaml --jobs 2\n" in text
-    assert f"\n{start}'.[test]' && .venv/bin/pytest\n" in text
-
-
 @pytest.mark.slow
 def test_commands_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -215,7 +208,7 @@ def test_every_metric_has_a_definition() -> None:
 
 
 def test_tasks_name_existing_commands_and_options() -> None:
-    """Existing ones are those of the recorded help."""
+    """Compares them with the recorded help."""
     golden = ROOT / "tests" / "cli" / "golden"
     tasks = re.findall("`attnkit ([a-z-]+)([^`]*)`", (DOCS / "tasks.md").read_text("utf-8"))
     assert len(tasks) > 20
@@ -226,14 +219,19 @@ def test_tasks_name_existing_commands_and_options() -> None:
             assert any(f"{option} " in page for page in pages), (command, option)
 
 
+INSTALL = "\npython3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
+
+
 @pytest.mark.parametrize(
     ("page", "entries"),
     [
+        (README, [f"{INSTALL}. && .venv/bin/attnkit train recipes/quickstart.yaml --jobs 2\n"]),
+        (README, [f"{INSTALL}'.[test]' && .venv/bin/pytest\n"]),
         (ROOT / "CHANGELOG.md", [f"\n## {__version__}\n"]),
         (DOCS / "results.md", [f"| `{name}` |" for name in shipped()]),
         (DOCS / "long-context.md", [f"\n| `{word}` | " for word in METHODS]),
     ],
-    ids=["version", "recipes", "methods of nbce"],
+    ids=["quickstart", "tests", "version", "recipes", "methods of nbce"],
 )
 def test_a_page_has_all_entries(page: Path, entries: list[str]) -> None:
     text = page.read_text(encoding="utf-8")

@@ -29,8 +29,8 @@ class ForkedCommand:
         CONTEXT.set_forkserver_preload([*PRELOAD, "attnkit.cli.commands.train"])
         reader, writer = CONTEXT.Pipe(duplex=False)
         self.errors = folder / f"stderr-{writer.fileno()}.txt"
-        arguments = (words, folder, environment(), writer, self.errors, notice)
-        self.process = CONTEXT.Process(target=_command, args=arguments)
+        args = (words, folder, environment(), writer, self.errors, notice)
+        self.process = CONTEXT.Process(target=_command, args=args)
         self.process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")

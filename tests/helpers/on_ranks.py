@@ -42,7 +42,7 @@ def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
 
 
 def train_alone(folder: Path, recipe: Recipe) -> None:
-    """Train in one process without a group, on a process that computes as ranks do."""
+    """Train in one process of the pool, without a group."""
     run_training(job(folder, recipe))
 
 

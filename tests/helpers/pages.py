@@ -11,18 +11,8 @@ from attnkit.analysis.maps import Capture, Token
 from helpers.sentences import random_maps, softmax, translation
 
 HOSTILE_TEXTS = (
-    "</script><script>alert(1)</script>",
-    '"onmouseover="alert(1)',
-    "<!--<script>",
-    "]]>",
-    "{{script}}",
-    "\u2028\u2029",
-    "\u202eabc\u2066",
-    "\x00\x1b[31m\x9b",
-    "\ud800",
-    "&lt;b&gt;",
-    "",
-    "\n\t",
+    *("</script><script>alert(1)</script>", '"onmouseover="alert(1)', "<!--<script>", "]]>", "{{script}}"),
+    *("&lt;b&gt;", "\u2028\u2029", "\u202eabc\u2066", "\x00\x1b[31m\x9b", "\ud800", "", "\n\t"),
 )
 
 

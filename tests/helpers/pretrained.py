@@ -62,22 +62,13 @@ def tokenizer(kind: str = "byte-level", template: str = "$A") -> Any:
 
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SEQ2SEQ = {
-    "d_model": WIDTH,
-    "encoder_layers": 2,
-    "decoder_layers": LAYERS,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": HEADS,
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
-    "max_position_embeddings": 64,
-    "decoder_start_token_id": 2,
-    "forced_eos_token_id": None,
+    **{"d_model": WIDTH, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64},
+    **{"encoder_layers": 2, "decoder_layers": LAYERS, "encoder_attention_heads": 2, "decoder_attention_heads": HEADS},
+    **{"decoder_start_token_id": 2, "forced_eos_token_id": None},
 }
 PLAIN = {
-    "hidden_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
+    **{"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS},
+    **{"intermediate_size": 48, "max_position_embeddings": 64},
 }
 T5 = {
     **{"d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_heads": HEADS},
