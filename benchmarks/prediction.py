@@ -23,6 +23,8 @@ LEAST = 8
 FEWEST = 3
 """Mechanisms whose correlation is computed at all."""
 RESAMPLES, SEED = 10_000, 1
+MECHANISMS = {"vanilla": "scaled-dot", "dense": "synthesizer-dense", "random": "synthesizer-random"}
+"""Mechanisms of variants that are named as in the paper on Synthesizers."""
 
 
 class Target(NamedTuple):
@@ -79,7 +81,7 @@ def gains(runs: Sequence[Run], metric: str) -> dict[str, float]:
     scores: dict[str, list[float]] = {}
     for run in runs:
         row = next(iter(saved_rows(run)))
-        scores.setdefault(row.variant, []).append(row.scores[metric].value)
+        scores.setdefault(MECHANISMS.get(row.variant, row.variant), []).append(row.scores[metric].value)
     sign = -1 if metric_facts(metric).better == "lower" else 1
     plain = fmean(scores["scaled-dot"])
     return {name: sign * (fmean(some) - plain) for name, some in scores.items()}
