@@ -1,4 +1,4 @@
-"""Verdicts on statements of others (claims.yaml), computed from kept runs."""
+"""Verdicts on published statements (claims.yaml), computed from stored runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,13 +37,13 @@ holds here, not whether its source is wrong."""
 
 
 class Strict(BaseModel):
-    """A mapping without other keys."""
+    """A mapping that allows no other keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Statement(Strict):
-    """What a source says of rows of a recipe."""
+    """A statement of a source about rows of a recipe."""
 
     text: str
     source: str
@@ -61,13 +61,13 @@ class Group(Strict):
     metrics: tuple[str, ...]
     splits: tuple[str, ...]
     lengths: tuple[int, ...] = ()
-    """Of rows that were scored by length."""
+    """For rows that are scored by length."""
     note: str
     statements: tuple[Statement, ...]
 
 
 class Line(NamedTuple):
-    """A verdict, and what it rests on."""
+    """A verdict, and the comparison behind it."""
 
     statement: Statement
     row: str
@@ -85,7 +85,7 @@ class Line(NamedTuple):
 
 
 def judge(say: str, found: Difference) -> str:
-    """The verdict on a statement by the rules above."""
+    """Return the verdict on a statement by the rules above."""
     sign = found.significant and (1 if found.value > 0 else -1)
     if say in ("above", "below"):
         stated = 1 if say == "above" else -1
@@ -99,78 +99,72 @@ def judge(say: str, found: Difference) -> str:
 
 
 def groups() -> list[Group]:
-    """The statements, checked against the recipes that they name."""
-    found = [Group(**one) for one in yaml.safe_load(FILE.read_text("utf-8"))]
+    """Return the statements, checked against the recipes that they name."""
+    found = [Group(**entry) for entry in yaml.safe_load(FILE.read_text("utf-8"))]
     for group in found:
         variants = load(shipped()[group.recipe]).variants
-        for one in group.statements:
-            if missing := {*one.rows, one.to} - {*variants}:
+        for statement in group.statements:
+            if missing := {*statement.rows, statement.to} - {*variants}:
                 raise SystemExit(f"{FILE}: {group.recipe} has no row {', '.join(sorted(missing))}")
     return found
 
 
 def lines_of(group: Group, runs: Sequence[Run]) -> Iterator[Line]:
-    """The verdicts of a recipe, one a statement, row and test set."""
+    """Yield the verdicts of a recipe, one for each statement, row and test set."""
     settings = next(iter(load(shipped()[group.recipe]).variants.values())).eval
     trained = {run.variant for run in runs}
     rows = [row.only(group.metrics) for run in runs for row in saved_rows(run)]
     differences = {
         to: side_by_side(rows, first_baselines(rows, to), settings).differences
-        for to in {one.to for one in group.statements} & trained
+        for to in {statement.to for statement in group.statements} & trained
     }
     for statement in group.statements:
         for row in statement.rows:
             for split in group.splits:
                 for length in group.lengths or (None,):
                     for metric in group.metrics:
-                        where = [split, *([] if length is None else [f"length {length}"])]
-                        place = ", ".join([*where, metric_facts(metric).title])
-                        known = differences.get(statement.to, ())
-                        yield Line(statement, row, place, _of(known, row, split, length, metric))
+                        parts = [split, f"length {length}" if length else "", metric_facts(metric).title]
+                        found = find(differences.get(statement.to, ()), row, split, length, metric)
+                        yield Line(statement, row, ", ".join(filter(None, parts)), found)
 
 
-def _of(known: Iterable[SystemDifference], row: str, split: str, length: int | None, metric: str) -> Difference | None:
-    for one in known:
+def find(
+    differences: Iterable[SystemDifference], row: str, split: str, length: int | None, metric: str
+) -> Difference | None:
+    """Return the difference of a row and test set, if there is one."""
+    for one in differences:
         if (one.row.variant, one.row.split, one.row.length, one.metric) == (row, split, length, metric):
             return one.tested
     return None
 
 
 def page(kept: dict[str, list[Run]]) -> str:
-    """The page of all statements: counts first."""
+    """Return the page of all statements, with the counts first."""
     judged = [(group, list(lines_of(group, kept.get(group.recipe, [])))) for group in groups()]
     kinds = ["confirmed", "refuted", "not confirmed here", "unfinished"]
-    counts = [[group.title, *(str(_counted(lines)[kind]) for kind in kinds)] for group, lines in judged]
+    counts = []
+    for group, lines in judged:
+        counter = Counter(line.verdict.partition(" (")[0] for line in lines)
+        counts.append([group.title, *(counter[kind] for kind in kinds)])
     out = ["# Statements of others, and what was found here", "", RULES, ""]
     out += [*table(["", *kinds], counts), ""]
     for group, lines in judged:
         out += [f"## {group.title}: `{group.recipe}`", "", group.note, ""]
         if not any(line.found for line in lines):
-            statements = "; ".join(one.text for one in group.statements)
+            statements = "; ".join(statement.text for statement in group.statements)
             out += [f"No row is trained with outputs kept. To be tested: {statements}.", ""]
             continue
-        body = [
-            [
-                line.statement.text,
-                line.statement.source,
-                f"{line.row} {line.statement.say.replace('-', ' ')} {line.statement.to}",
-                line.place,
-                *_numbers(line.found),
-                line.verdict,
-            ]
-            for line in lines
-        ]
-        head = ["statement", "source", "test", "set", "difference", "p", "seeds", "verdict"]
-        out += [*table(head, body), ""]
+        body = []
+        for line in lines:
+            said = line.statement
+            test = f"{line.row} {said.say.replace('-', ' ')} {said.to}"
+            body.append([said.text, said.source, test, line.place, *numbers(line.found), line.verdict])
+        out += [*table("statement | source | test | set | difference | p | seeds | verdict", body), ""]
     return "\n".join(out).rstrip() + "\n"
 
 
-def _counted(lines: Iterable[Line]) -> Counter[str]:
-    return Counter(line.verdict.partition(" (")[0] for line in lines)
-
-
-def _numbers(found: Difference | None) -> tuple[str, str, str]:
-    """Difference with interval, p and seeds, as a table has them."""
+def numbers(found: Difference | None) -> tuple[str, str, str]:
+    """Return the difference with its interval, p and seeds, as cells."""
     if found is None:
         return "", "", ""
     seeds = " and ".join(map(str, found.seeds))

@@ -1,9 +1,9 @@
-"""Mistakes put into the code one at a time, and whether the tests of its package find them.
+"""Mistakes that are inserted into the code one at a time, and whether the tests of its package find them.
 
-    python benchmarks/mutations.py [--slow] [WORD ...]
+    python benchmarks/mutations.py [WORD ...]
 
-A process imports what is slow to import once; a child of it changes one module as it is imported.
-Prints a line each and how many were found; with --slow, slow tests are run as well.
+A process imports everything that takes long to import; each child of it changes one module while it is imported.
+Prints a line for each mistake (with words: only those with one of the words), and how many were found.
 """
 
 import contextlib
@@ -117,11 +117,11 @@ storage/files.py: os.O_NOFOLLOW | =>
 storage/files.py: f"{path.name}.tmp-{os.getpid()}" => path.name
 storage/files.py: _FULL = frozenset({errno.ENOSPC, => _FULL = frozenset({
 """
-"""Below the tests that are to fail: file, a text in it, and what takes its place."""
+"""After the names of the tests: file, a text in it, and its replacement."""
 
 
 def changes() -> Iterator[tuple[str, str, str, str]]:
-    """File, text, what takes its place, tests."""
+    """Yield the file, the text, its replacement and the tests of each mistake."""
     tests = ""
     for line in TABLE.strip().split("\n"):
         if line.startswith("# "):
@@ -132,26 +132,38 @@ def changes() -> Iterator[tuple[str, str, str, str]]:
         yield file, old, new.strip(), tests
 
 
-def changed(path: Path, old: str, new: str) -> None:
-    """Modules are compiled from their files, but for this one, in which a text is another."""
+def replace_on_import(path: Path, old: str, new: str) -> None:
+    """Replace a text of a module when it is imported."""
     source = path.read_text(encoding="utf-8")
-    assert source.count(old) >= 1, f"{path}: {old} is not there"
+    assert old in source, f"{path}: {old} is not there"
     code = compile(source.replace(old, new, 1), str(path), "exec")
-    plain = SourceFileLoader.get_code
+    original = SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, name: str) -> CodeType | None:
-        return code if Path(self.path) == path else plain(self, name)
+        return code if Path(self.path) == path else original(self, name)
 
     SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
 
 
-def found(file: str, old: str, new: str, tests: str, slow: bool) -> bool:
-    """Whether a test fails, in a process of its own."""
+def found(file: str, old: str, new: str, tests: str) -> bool:
+    """Return whether a test fails on the changed code, in a process of its own."""
     child = os.fork()
     if not child:
         code = 9
         try:
-            code = run(file, old, new, tests, slow)
+            import pytest
+
+            replace_on_import(ROOT / "attnkit" / file, old, new)
+            words = [
+                "-x",
+                "-n",
+                "0",
+                "-p",
+                "no:cacheprovider",
+                *(str(ROOT / "tests" / name) for name in tests.split()),
+            ]
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                code = int(pytest.main(words))
         finally:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -160,32 +172,19 @@ def found(file: str, old: str, new: str, tests: str, slow: bool) -> bool:
     return code == 1
 
 
-def run(file: str, old: str, new: str, tests: str, slow: bool) -> int:
-    """The exit code of pytest over the changed code: 0 where all tests pass, 1 where one fails."""
-    import pytest
-
-    changed(ROOT / "attnkit" / file, old, new)
-    marks = ["-m", "not every"] if slow else []
-    words = ["-x", "-n", "0", "-p", "no:cacheprovider", *marks]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return int(pytest.main([*words, *(str(ROOT / "tests" / name) for name in tests.split())]))
-
-
 def main(*words: str) -> None:
-    """Those whose file or text has one of the words, or all."""
     import sacrebleu  # noqa: F401
     import torch
     import torch.fx.experimental.symbolic_shapes  # noqa: F401
 
     torch.set_num_threads(1)
     os.chdir(ROOT)
-    slow, words = "--slow" in words, tuple(word for word in words if word != "--slow")
-    chosen = [one for one in changes() if not words or any(w in " ".join(one[:3]) for w in words)]
     same = "train/loss.py", "CHUNK = 2**22", "CHUNK = 2**22", "train/test_loss.py"
-    assert not found(*same, slow=False), "the tests fail without a mistake"
+    assert not found(*same), "the tests fail without a mistake"
+    chosen = [change for change in changes() if not words or any(word in " ".join(change[:3]) for word in words)]
     caught = 0
     for file, old, new, tests in chosen:
-        good = found(file, old, new, tests, slow)
+        good = found(file, old, new, tests)
         caught += good
         print("found " if good else "MISSED", f"{file}: {old} -> {new or '(nothing)'}", flush=True)
     print(f"{caught} of {len(chosen)} found")

@@ -1,9 +1,8 @@
-"""The picture that README opens with: mechanisms by tasks, from kept runs, and by cost.
+"""The overview in README: a heat map of mechanisms by tasks, from stored runs, and by cost.
 
-`python benchmarks/publish.py` writes it, of the mechanisms that several tasks besides diagnostics
-have.  The recipes of published/ and those without a row of scaled-dot are left out: they have rows
-of their own.  The columns of speed and memory are those of results/every-mechanism.json: causal
-attention's training on rows of 2,048 tokens.
+`python benchmarks/publish.py` writes it, with the mechanisms that several tasks besides diagnostics have. The recipes
+of published/ and those without a row of scaled-dot are left out, since they have other rows. The columns of speed and
+memory are from results/every-mechanism.json: training of causal attention on rows of 2,048 tokens.
 """
 
 import json
@@ -19,15 +18,15 @@ from attnkit.scoring.overview import Overview, OverviewCell, OverviewColumn, ove
 from attnkit.show.overview import overview_picture
 
 TASKS = ("translation", "summarization", "dialogue", "classification", "language-modeling")
-"""From left to right; then the others."""
+"""The first columns, from left to right."""
 PLAIN = "scaled-dot"
 LEAST_TASKS = 3
-"""Recipes of these tasks that a mechanism is in, at least."""
+"""Minimum number of recipes, besides diagnostics, of a mechanism."""
 LENGTH = "2048"
 
 
 def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
-    """What the picture shows."""
+    """Return the systems and columns of the heat map."""
     names = [
         name
         for name, runs in kept.items()
@@ -45,7 +44,7 @@ def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
     systems = [name for name in whole.systems if tasks[name] >= LEAST_TASKS]
     columns = []
     for one in whole.columns:
-        if one.score is not None:  # costs are left out: trained beside other work
+        if one.score is not None:  # else a cost, which is not measured: the runs were trained beside other work
             recipe = one.title.partition(",")[0]
             name = next(name for name in names if name.rpartition("/")[2] == recipe)
             columns.append(replace(one, title=f"{kept[name][0].recipe.task}: {one.title}"))
@@ -59,7 +58,7 @@ def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
 
 
 def costs() -> tuple[OverviewColumn, OverviewColumn]:
-    """Speed and memory of training at 2,048 tokens, beside torch's fused attention."""
+    """Return the speed and memory of training at 2,048 tokens, relative to torch's fused attention."""
     measured = json.loads((RESULTS / "every-mechanism.json").read_text("utf-8"))["causal"]
     points = {name: some[LENGTH] for name, some in measured.items() if LENGTH in some}
     fused, columns = points["fused"], []
@@ -75,5 +74,5 @@ def costs() -> tuple[OverviewColumn, OverviewColumn]:
 
 
 def chart(kept: Mapping[str, Sequence[Run]]) -> str:
-    """The heat map, SVG."""
+    """Return the heat map as SVG."""
     return overview_picture(chosen(kept), "svg").data.decode("utf-8")

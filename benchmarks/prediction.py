@@ -1,7 +1,7 @@
-"""Does recall, learned in minutes, predict what a mechanism loses on other tasks?  From kept runs.
+"""Whether accuracy in recall predicts the loss of a mechanism on other tasks, from stored runs.
 
-`python benchmarks/publish.py` writes the page and its picture; the hypothesis and the rules by which it is judged
-are in results/recall-predicts.md, written before the rows were trained.
+`python benchmarks/publish.py` writes the page and its chart. The hypothesis and the rules by which it is judged are in
+results/recall-predicts.md, written before the rows were trained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,22 +18,20 @@ from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.figure import matplotlib_defaults, rendered
 
 PREDICTORS = ("associative-recall", "induction")
-LEAST = 8
-"""Mechanisms that decide anything, at least."""
-FEWEST = 3
-"""Mechanisms whose correlation is computed at all."""
+MIN_DECIDED, MIN_COMPUTED = 8, 3
+"""Minimum number of mechanisms for a verdict, and for a correlation."""
 RESAMPLES, SEED = 10_000, 1
 MECHANISMS = {"vanilla": "scaled-dot", "dense": "synthesizer-dense", "random": "synthesizer-random"}
 """Mechanisms of variants that are named as in the paper on Synthesizers."""
 
 
 class Target(NamedTuple):
-    """A score that recall may predict, or may not."""
+    """A score that recall may predict."""
 
     recipe: str
     metric: str
     predicted: bool | None
-    """What the hypothesis says; None: nothing, so that it is exploratory."""
+    """What the hypothesis states; None: nothing, so the result is exploratory."""
 
 
 TARGETS = (
@@ -52,32 +50,32 @@ class Correlation(NamedTuple):
     names: tuple[str, ...]
     recall: tuple[float, ...]
     gain: tuple[float, ...]
-    """Score minus that of scaled-dot attention, positive where it is better."""
+    """Score minus that of scaled-dot attention, positive if it is better."""
     value: float = float("nan")
     low: float = float("nan")
     high: float = float("nan")
 
     @property
     def verdict(self) -> str:
-        if len(self.names) < LEAST:
-            return f"undecided: {len(self.names)} mechanisms, {LEAST} are needed"
+        if len(self.names) < MIN_DECIDED:
+            return f"undecided: {len(self.names)} mechanisms, {MIN_DECIDED} are needed"
         if self.low > 0:
             return "predicts"
         return "does not predict" if self.high < 0.5 else "undecided"
 
 
 Correlations = dict[tuple[Target, str], Correlation]
-"""Of each target that is trained, with each predictor."""
+"""By target and predictor, for the targets that are trained."""
 NOTHING = Correlation((), (), ())
 
 
 def recall_of(scores: Scores) -> dict[str, float]:
-    """Mean over lengths of the median accuracy over seeds, by variant."""
+    """Return the mean over lengths of the median accuracy over seeds, by variant."""
     return {name: fmean(map(median, lengths.values())) for name, lengths in scores.items()}
 
 
 def gains(runs: Sequence[Run], metric: str) -> dict[str, float]:
-    """Mean over seeds minus that of scaled-dot, by variant; of the first split only."""
+    """Return the mean over seeds minus that of scaled-dot, by variant, on the first split."""
     scores: dict[str, list[float]] = {}
     for run in runs:
         row = next(iter(saved_rows(run)))
@@ -88,25 +86,25 @@ def gains(runs: Sequence[Run], metric: str) -> dict[str, float]:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks along the last axis; equal values share the mean of theirs."""
+    """Return the ranks along the last axis; equal values get the mean of their ranks."""
     below = (values[..., :, None] > values[..., None, :]).sum(-1)
     same = (values[..., :, None] == values[..., None, :]).sum(-1)
     return np.asarray(below + (same - 1) / 2)
 
 
 def spearman(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Rank correlation along the last axis; 0 where all values of a side are equal."""
+    """Return the rank correlation along the last axis; 0 if all values of a side are equal."""
     a, b = (one - one.mean(-1, keepdims=True) for one in (ranks(left), ranks(right)))
     size = np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
     return np.asarray((a * b).sum(-1) / np.where(size > 0, size, 1))
 
 
 def correlation(recall: Mapping[str, float], gain: Mapping[str, float]) -> Correlation:
-    """Over the mechanisms that both have, with an interval by bootstrap over mechanisms."""
+    """Return the correlation over the mechanisms that both have, with an interval by bootstrap over mechanisms."""
     names = tuple(name for name in recall if name in gain)
     left, right = (np.array([some[name] for name in names]) for some in (recall, gain))
     found = Correlation(names, tuple(left.tolist()), tuple(right.tolist()))
-    if len(names) < FEWEST:
+    if len(names) < MIN_COMPUTED:
         return found
     drawn = np.random.default_rng(SEED).integers(len(names), size=(RESAMPLES, len(names)))
     low, high = np.quantile(spearman(left[drawn], right[drawn]), (0.025, 0.975))
@@ -114,15 +112,16 @@ def correlation(recall: Mapping[str, float], gain: Mapping[str, float]) -> Corre
 
 
 def beside(one: Correlation, first: Correlation) -> str:
-    """The verdict on a score that recall should not predict: its correlation is below that of the first, too.
+    """Return the verdict on a score that recall should not predict.
 
-    By the interval of the difference over the same resampled mechanisms.
+    Its correlation must also be lower than the first, by the interval of their difference over the same resampled
+    mechanisms.
     """
     both = [name for name in one.names if name in first.names]
     if one.verdict != "does not predict":
         return one.verdict
-    if len(both) < LEAST:
-        return f"undecided: the first statement has {len(both)} of these mechanisms, {LEAST} are needed"
+    if len(both) < MIN_DECIDED:
+        return f"undecided: the first statement has {len(both)} of these mechanisms, {MIN_DECIDED} are needed"
     recall, low, high = (
         np.array([dict(zip(some.names, values, strict=True))[name] for name in both])
         for some, values in ((one, one.recall), (one, one.gain), (first, first.gain))
@@ -133,7 +132,7 @@ def beside(one: Correlation, first: Correlation) -> str:
 
 
 def correlations(kept: Mapping[str, Sequence[Run]]) -> Correlations:
-    """Of each target that is trained, with each predictor."""
+    """Return the correlation of each predictor with each target that is trained."""
     tasks = recalled(kept)
     recall = {task: recall_of(tasks.get(task, {})) for task in PREDICTORS}
     return {
@@ -145,12 +144,12 @@ def correlations(kept: Mapping[str, Sequence[Run]]) -> Correlations:
 
 
 def page(found: Correlations) -> str:
-    """The table, a line a target and predictor."""
+    """Return the page, with a line for each target and predictor."""
     lines, first = [], {task: one for (target, task), one in found.items() if target == TARGETS[0]}
     for (target, task), one in found.items():
         verdict = beside(one, first.get(task, NOTHING)) if target.predicted is False else one.verdict
         says = {True: "predicts", False: "does not predict", None: "exploratory"}[target.predicted]
-        value = f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" if len(one.names) >= FEWEST else "-"
+        value = f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" if len(one.names) >= MIN_COMPUTED else "-"
         lines.append([target.recipe, metric_facts(target.metric).title, task, len(one.names), value, says, verdict])
     trained = {target for target, _ in found}
     untrained = [target.recipe for target in TARGETS if target not in trained]
@@ -161,7 +160,7 @@ def page(found: Correlations) -> str:
         "between accuracy in a diagnostic and the score of the recipe, minus that of scaled-dot attention, signed so",
         f'that positive means "better recall, better score"; 95 % interval by {RESAMPLES:,} resamples of mechanisms.',
         "",
-        *table(["recipe", "score", "diagnostic", "mechanisms", "correlation", "hypothesis", "verdict"], lines, 3),
+        *table("recipe | score | diagnostic | mechanisms | correlation | hypothesis | verdict", lines, 3),
         "",
         *([f"Not trained: {', '.join(untrained)}.", ""] if untrained else []),
         "![accuracy in associative recall against the score of each recipe](recall-predicts.svg)",
@@ -170,11 +169,13 @@ def page(found: Correlations) -> str:
 
 
 def chart(found: Correlations) -> str:
-    """Scores against associative recall, a panel a recipe, SVG."""
+    """Return scores against associative recall as SVG, a panel for each recipe."""
     from matplotlib.figure import Figure
 
     drawn = {
-        target: one for (target, task), one in found.items() if task == PREDICTORS[0] and len(one.names) >= FEWEST
+        target: one
+        for (target, task), one in found.items()
+        if task == PREDICTORS[0] and len(one.names) >= MIN_COMPUTED
     }
     columns = 3
     lines = -(-len(drawn) // columns)
@@ -194,7 +195,7 @@ def chart(found: Correlations) -> str:
 
 
 def _name_points(axes: Any, one: Correlation) -> None:
-    """Each name beside its point, towards the middle, and above the name of a lower point that it would cover."""
+    """Write each name beside its point, towards the middle, above the name of a lower point that it would cover."""
     axes.margins(0.15)
     height = (max(one.gain) - min(one.gain) or 1) / 18
     last = {"left": float("-inf"), "right": float("-inf")}

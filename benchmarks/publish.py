@@ -1,13 +1,12 @@
-"""Pages of results from kept outputs: nothing is typed, and everything can be recomputed.
+"""Pages of results, computed from stored runs.
 
     python benchmarks/publish.py [--check]
 
-Each recipe below results/runs/ (files of `attnkit runs pack --results`) gives one page in
-results/kept/: what `attnkit eval` prints of it, and on what its rows were trained; claims.md there
-judges the statements of claims.yaml, recall.svg draws the diagnostics; results/published.md
-compares them with published.yaml.  Numbers in README, docs
-and the heads of recipes are replaced where quotes.py finds their place.  With --check nothing is
-written; the exit code is 1 where a page is not what its runs give, or has none.
+Each recipe below results/runs/ (files of `attnkit runs pack --results`) has one page in results/kept/: the output of
+`attnkit eval`, and the versions and machine of the training. claims.md judges the statements of claims.yaml,
+recall.svg shows the diagnostics, and results/published.md compares the runs with published.yaml. Numbers in README,
+docs and the headers of recipes are replaced where quotes.py finds them. With --check nothing is written, and the exit
+code is 1 if a page differs from the result of its runs.
 """
 
 import argparse
@@ -35,7 +34,7 @@ PAGES = ROOT / "benchmarks/results/kept"
 
 
 def recipes(folder: Path = ROOT / RUNS) -> dict[str, list[Run]]:
-    """The kept runs by the name of their recipe."""
+    """Return the stored runs by the name of their recipe."""
     found: dict[str, list[Run]] = {}
     for run in find_runs([folder]) if folder.is_dir() else ():
         found.setdefault(run.name, []).append(run)
@@ -43,7 +42,7 @@ def recipes(folder: Path = ROOT / RUNS) -> dict[str, list[Run]]:
 
 
 def page(name: str, runs: list[Run]) -> str:
-    """The page of one recipe."""
+    """Return the page of one recipe."""
     words = ["eval", str(RUNS / name), "--format", "markdown"]
     printed = io.StringIO()
     with redirect_stdout(printed):
@@ -52,7 +51,7 @@ def page(name: str, runs: list[Run]) -> str:
         raise SystemExit(f"attnkit {' '.join(words)} ended with {code}")
     if len({run.manifest.code for run in runs}) > 1:
         raise SystemExit(f"{RUNS / name}: rows were trained by different code; train them again")
-    trained = sorted(set(_trained(runs)))
+    trained = sorted(set(training_facts(runs)))
     lines = [
         f"# {name}",
         "",
@@ -61,15 +60,15 @@ def page(name: str, runs: list[Run]) -> str:
         "",
         printed.getvalue().strip(),
         "",
-        *table(["trained by", "precision", "threads", "machine"], [list(one) for one in trained]),
+        *table("trained by | precision | threads | machine", trained),
         "",
         "Trained beside other work: times, speeds and memory say nothing of the mechanisms.",
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _trained(runs: list[Run]) -> Iterator[tuple[str, ...]]:
-    """With what each run was trained: rows are comparable where all are equal."""
+def training_facts(runs: list[Run]) -> Iterator[tuple[str, ...]]:
+    """Yield versions, precision, threads and machine of each training: rows are comparable if all are equal."""
     for run in runs:
         facts = run.manifest
         version = f"attnkit {facts.attnkit}, torch {facts.torch}, Python {facts.python}"
@@ -77,12 +76,12 @@ def _trained(runs: list[Run]) -> Iterator[tuple[str, ...]]:
 
 
 def file_of(name: str) -> Path:
-    """Where the page of a recipe is."""
+    """Return the path of the page of a recipe."""
     return PAGES / f"{name.replace('/', '-')}.md"
 
 
 def main() -> None:
-    """Write the pages, or compare them with what is there."""
+    """Write the pages, or compare them with the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()

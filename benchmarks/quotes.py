@@ -1,8 +1,8 @@
-"""Numbers in recipes and pages, written from kept runs: nobody types them.
+"""Numbers in recipes and pages, written from stored runs.
 
-In Markdown they stand between `<!-- kept RECIPE -->` and `<!-- end -->` (one phrase about all rows),
-or between `<!-- kept RECIPE: ROWS -->` and `<!-- end -->` (one number, see `number`); in a recipe
-after `# expected:` up to the next line that starts with a word and a colon, or is no comment.
+In Markdown they stand between `<!-- kept RECIPE -->` and `<!-- end -->` (one phrase about all rows), or between
+`<!-- kept RECIPE: ROWS -->` and `<!-- end -->` (one number, see `number`); in a recipe after `# expected:` up to the
+next line that starts with a word and a colon, or is no comment.
 """
 
 import re
@@ -20,13 +20,12 @@ from attnkit.runs import Run
 from attnkit.scoring.results import ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
 
-WHOLE = 9
-"""Rows that a sentence lists; of more it names the best, the baseline and the worst."""
-FIRST, LAST = 4, 2
+MAX_ROWS, FIRST, LAST = 9, 4, 2
+"""Rows that a sentence lists; if there are more, it lists the first, the baseline and the last."""
 UNMEASURED = "not measured with outputs kept"
-"""Of recipes without kept runs."""
+"""Text for recipes without stored runs."""
 WIDTH = 110
-"""Of the comment lines of recipes."""
+"""Width of the comment lines of recipes."""
 IN_MARKDOWN = re.compile(r"(<!-- kept (\S+) -->).*?(<!-- end -->)", re.DOTALL)
 NUMBER_IN_MARKDOWN = re.compile(r"(<!-- kept (\S+): (.+?) -->).*?(<!-- end -->)", re.DOTALL)
 ROWS = re.compile(
@@ -44,7 +43,7 @@ class Quoted(NamedTuple):
 
 
 def sentence(name: str, runs: Sequence[Run]) -> str:
-    """What the kept runs of a recipe came to, in words."""
+    """Return the scores of the stored runs of a recipe as a sentence."""
     rows = [row for run in runs for row in saved_rows(run)]
     baseline = load(shipped()[name]).baseline
     parts = [
@@ -54,12 +53,11 @@ def sentence(name: str, runs: Sequence[Run]) -> str:
     ]
     seeds = {len({row.seed for row in rows if row.variant == one}) for one in {row.variant for row in rows}}
     counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
-    told = "one seed" if counted == "1" else f"means over {counted} seeds"
-    return f"{'; '.join(parts)} ({told})"
+    return f"{'; '.join(parts)} ({'one seed' if counted == '1' else f'means over {counted} seeds'})"
 
 
 def _of_split(rows: Sequence[ScoreRow], baseline: str | None) -> Iterator[str]:
-    """One phrase; of rows that were scored by length, the shortest and the longest one."""
+    """Yield one phrase; for rows that are scored by length, with the shortest and the longest."""
     lengths = _distinct(row.length for row in rows)
     ends = [lengths[0], lengths[-1]] if len(lengths) > 1 else lengths
     metrics = _first_family(list(rows[0].scores))
@@ -119,44 +117,43 @@ def _score(variant: str, metric: str | None, length: str | None, runs: Sequence[
 
 
 def _first_family(metrics: Sequence[str]) -> list[str]:
-    """The first metric, with those that are read beside it: all of ROUGE, all of BLEU."""
+    """Return the first metric, with those of the same family: all of ROUGE, all of BLEU."""
     family = re.sub(r"[\dL].*", "", metrics[0])
     return [one for one in metrics if re.sub(r"[\dL].*", "", one) == family]
 
 
 def _listed(found: Sequence[Quoted], baseline: str | None) -> str:
-    said = [f"{'/'.join(f'{one:.1f}' for one in row.scores)} {row.variant}" for row in found]
-    if len(found) <= WHOLE:
-        return ", ".join(said)
+    parts = [f"{'/'.join(f'{score:.1f}' for score in row.scores)} {row.variant}" for row in found]
+    if len(found) <= MAX_ROWS:
+        return ", ".join(parts)
     chosen = {*range(FIRST), *range(len(found) - LAST, len(found))}
     chosen |= {at for at, row in enumerate(found) if row.variant == baseline}
     out, before = list[str](), -1
     for at in sorted(chosen):
         out += ["..."] if at > before + 1 else []
-        out.append(said[at])
+        out.append(parts[at])
         before = at
     return ", ".join(out)
 
 
 def _distinct(items: Iterable[Any]) -> list[Any]:
-    """Each once, in the order of its first place."""
+    """Return each item once, in the order of its first occurrence."""
     return list(dict.fromkeys(items))
 
 
 def quoted(kept: dict[str, list[Run]]) -> Iterator[tuple[Path, str]]:
-    """Every file that quotes kept runs, with the text that it has to have."""
-    said = {name: sentence(name, runs) for name, runs in kept.items()}
+    """Yield every file that quotes stored runs, with its correct text."""
+    sentences = {name: sentence(name, runs) for name, runs in kept.items()}
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = path.read_text("utf-8")
         named = {found[1] for pattern in (IN_MARKDOWN, NUMBER_IN_MARKDOWN) for found in pattern.findall(text)}
-        missing = named - {*said}
-        if missing:
+        if missing := named - {*sentences}:
             raise SystemExit(f"{path}: no kept runs of {', '.join(sorted(missing))}")
-        text = IN_MARKDOWN.sub(lambda one: f"{one[1]}{said[one[2]]}{one[3]}", text)
+        text = IN_MARKDOWN.sub(lambda one: f"{one[1]}{sentences[one[2]]}{one[3]}", text)
         yield path, NUMBER_IN_MARKDOWN.sub(lambda one: f"{one[1]}{number(one[3], kept[one[2]])}{one[4]}", text)
     for name, path in shipped().items():
-        words = said.get(name, UNMEASURED)
-        lines = textwrap.wrap(f"expected: {words}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        words = f"expected: {sentences.get(name, UNMEASURED)}"
+        lines = textwrap.wrap(words, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         header = "".join(f"# {line}\n" for line in lines)
         text, found = IN_RECIPE.subn(header.replace("\\", r"\\"), path.read_text("utf-8"), count=1)
         if not found:

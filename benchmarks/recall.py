@@ -1,7 +1,7 @@
-"""The chart of what each mechanism can recall, from the kept runs of recipes/diagnostics.
+"""Heat maps of the accuracy of each mechanism in recall, from the stored runs of recipes/diagnostics.
 
-`python benchmarks/publish.py` writes it: the median over seeds of the accuracy at every length,
-and where seeds split, how many of them learn.
+`python benchmarks/publish.py` writes them: the median over seeds of the accuracy at every length, and how many seeds
+learn if some do and others do not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,13 @@ from attnkit.show.figure import matplotlib_defaults, rendered
 
 TASKS = ("associative-recall", "induction", "selective-copy", "copy")
 LEARNED, FAILED = 90, 50
-"""Accuracy from which on a seed has learned, and below which it has not: seeds split where
-both occur."""
+"""Accuracy from which a seed has learned, and below which it has not."""
 Scores = dict[str, dict[int, list[float]]]
-"""variant -> length -> accuracy in %, one a seed."""
+"""Variant -> length -> accuracy in % of each seed."""
 
 
 def recalled(kept: Mapping[str, Sequence[Run]]) -> dict[str, Scores]:
-    """The accuracies of all kept diagnostics, by task."""
+    """Return the accuracies of all stored diagnostics, by task."""
     tasks: dict[str, Scores] = {}
     for task in TASKS:
         if f"diagnostics/{task}" not in kept:
@@ -36,14 +35,14 @@ def recalled(kept: Mapping[str, Sequence[Run]]) -> dict[str, Scores]:
 
 
 def cell(seeds: Sequence[float]) -> str:
-    """The median, and how many seeds learn where some do and others do not."""
+    """Return the median, and the number of seeds that learn if some do and others do not."""
     split = max(seeds) >= LEARNED and min(seeds) < FAILED
     learned = sum(one >= LEARNED for one in seeds)
     return f"{median(seeds):.0f}" + f" ({learned}/{len(seeds)})" * split
 
 
 def chart(kept: Mapping[str, Sequence[Run]]) -> str:
-    """A map of accuracies for each task, SVG: a line a mechanism, a column a length."""
+    """Return the maps of all tasks as SVG: a line for each mechanism, a column for each length."""
     from matplotlib.figure import Figure
 
     tasks = recalled(kept)
@@ -75,7 +74,7 @@ def chart(kept: Mapping[str, Sequence[Run]]) -> str:
 
 
 def _unit(task: str) -> str:
-    """What the lengths of a task are numbers of, and those of training."""
+    """Return the unit of the lengths of a task, and the lengths in training."""
     known = corpus_cards.row_length(f"toy-{task}")
     assert known is not None
     return f"{known.unit.partition(',')[0]} (trained: {known.trained[0]} to {known.trained[1]})"

@@ -1,4 +1,4 @@
-"""Results that others published (published.yaml) beside those of kept runs."""
+"""Published results (published.yaml), compared with those of stored runs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ FILE = ROOT / "benchmarks/published.yaml"
 PAGE = ROOT / "benchmarks/results/published.md"
 PART = "a part"
 OFF_A_FIGURE = 0.5
-"""Points by which a number that was read off a figure may be wrong."""
+"""Maximum error, in points, of a number that was read off a figure."""
 RULES = """\
 *Ours* is the mean over seeds, with its 95 % interval over test rows and seeds (with one seed: over
 test rows; if all rows or none are right: 3 / rows in both directions, the rule of three). The
@@ -40,7 +40,7 @@ class Row(Strict):
     certainty: Literal["r", "px", "mem"]
     source: str
     explained: str = ""
-    """What explains that ours differs."""
+    """Explanation of a difference."""
 
 
 class Benchmark(Strict):
@@ -52,12 +52,12 @@ class Benchmark(Strict):
     note: str
     lengths: tuple[int, ...] = ()
     part: bool = False
-    """Whether the recipe is a part only of what the published numbers are means of."""
+    """Whether the published numbers are means over several settings, of which the recipe has one."""
     rows: tuple[Row, ...]
 
 
 class Found(NamedTuple):
-    """The score of a row here."""
+    """Our score of a row."""
 
     value: float
     low: float
@@ -65,15 +65,15 @@ class Found(NamedTuple):
     seeds: int
 
     def verdict(self, row: Row) -> str:
-        """Whether the interval reaches what was published."""
+        """Return whether the interval overlaps the published range."""
         width = OFF_A_FIGURE if row.certainty == "px" else 0.0
         low, high = row.published[0] - width, row.published[1] + width
         return "agrees" if self.low <= high and self.high >= low else "differs"
 
 
 def benchmarks() -> list[Benchmark]:
-    """The published numbers, checked against the recipes that they name."""
-    found = [Benchmark(**one) for one in yaml.safe_load(FILE.read_text("utf-8"))]
+    """Return the published numbers, checked against the recipes that they name."""
+    found = [Benchmark(**entry) for entry in yaml.safe_load(FILE.read_text("utf-8"))]
     for one in found:
         variants = load(shipped()[one.recipe]).variants
         if missing := {row.row for row in one.rows} - {*variants}:
@@ -82,7 +82,7 @@ def benchmarks() -> list[Benchmark]:
 
 
 def found_in(one: Benchmark, runs: Sequence[Run]) -> dict[str, Found]:
-    """The scores of the kept rows of a benchmark."""
+    """Return our scores of the stored rows of a benchmark."""
     rows: dict[str, list[ScoreRow]] = {}
     for score in chain.from_iterable(map(saved_rows, runs)):
         if score.split == "test" and (score.length is None or score.length in one.lengths):
@@ -91,7 +91,7 @@ def found_in(one: Benchmark, runs: Sequence[Run]) -> dict[str, Found]:
     for name, seeds in rows.items():
         test = PairedTest([[seed.scores[one.metric] for seed in seeds]])
         value, low, high = test.interval(0)
-        if low == high:  # all rows right, or none: resampling sees no others; the rule of three
+        if low == high:  # all test rows right, or none: the rule of three
             most = 300 / test.sentences
             low, high = max(low - most, 0), min(high + most, 100)
         found[name] = Found(value, low, high, len(seeds))
@@ -99,7 +99,7 @@ def found_in(one: Benchmark, runs: Sequence[Run]) -> dict[str, Found]:
 
 
 def page(kept: dict[str, list[Run]]) -> str:
-    """The page of all benchmarks: counts first."""
+    """Return the page of all benchmarks, with the counts first."""
     body, counts = list[str](), Counter[str]()
     for one in benchmarks():
         ours, lines, texts = found_in(one, kept.get(one.recipe, [])), [], list[str]()
@@ -117,10 +117,9 @@ def page(kept: dict[str, list[Run]]) -> str:
             lines.append([*about, score, str(result.seeds), verdict])
             if verdict == "differs":
                 texts += [f"- {row.row}: {row.explained or 'not explained yet.'}"]
-        head = ["row", "published", "source", f"ours, {one.metric}", "seeds", "verdict"]
+        head = f"row | published | source | ours, {one.metric} | seeds | verdict"
         body += [f"## {one.title}", "", f"`{one.recipe}`. {one.note}", "", *table(head, lines), ""]
         body += [*texts, ""] if texts else []
     kinds = ("agrees", "differs", PART, "not run")
-    summary = table([*kinds], [[str(counts[kind]) for kind in kinds]])
-    head = ["# Published results, and ours", "", RULES, "", *summary, ""]
-    return "\n".join([*head, *body]).rstrip() + "\n"
+    summary = table(kinds, [[counts[kind] for kind in kinds]])
+    return "\n".join(["# Published results, and ours", "", RULES, "", *summary, "", *body]).rstrip() + "\n"
