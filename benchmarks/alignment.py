@@ -122,12 +122,12 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         valid, test = write(folder, "valid", 200), write(folder, "test", 300)
         scores = align(options.run, *valid[:2], "--gold", valid[2])
-        body = ["valid, 200 sentences, argmax:", "", *table(header, scores, 3)]
+        body = ["valid, 200 sentences, argmax:", table(header, scores, 3)]
         chosen = []
         for method in ("argmax", "mutual", "threshold"):
             (row,) = align(options.run, *test[:2], "--gold", test[2], "--dev", *valid, "--method", method)
             chosen.append([method, *row])
-        body += ["", "test, 300 sentences, the head chosen on valid:", "", *table(f"method | {header}", chosen, 4)]
+        body += ["test, 300 sentences, the head chosen on valid:", table(f"method | {header}", chosen, 4)]
     publish("alignment", "Word alignments from cross attention", about, body)
 
 

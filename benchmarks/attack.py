@@ -466,8 +466,11 @@ def main() -> int:
         verdicts = sorted({case.verdict for case in cases} | {"FAULT"})
         minutes = (time.monotonic() - began) / 60
         about["result"] = f"**{len(cases):,} cases, {len(bad):,} faults**, in {minutes:.0f} min"
-        body = table(["kind", *verdicts], [(kind, *(found[kind][one] for one in verdicts)) for kind in sorted(found)])
-        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER").replace(f"{ROOT}/", "") for case in bad]
+        counts = table(
+            ["kind", *verdicts], [(kind, *(found[kind][one] for one in verdicts)) for kind in sorted(found)]
+        )
+        details = "\n".join(f"- {case.kind}: {case.detail}" for case in bad)
+        body = [counts, details.replace(folder, "FOLDER").replace(f"{ROOT}/", "")]
         publish("attack", "Attacks", about, body, f"Attack on {part}", [f"Attack on {name}" for name in PARTS])
     return 1 if faults else 0
 

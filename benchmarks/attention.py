@@ -91,8 +91,8 @@ def part_exponents(options: argparse.Namespace) -> list[str]:
             powers = f"{seconds.exponent:.2f}", f"{memory.exponent:.2f}"
             rows.append((label, *powers, *largest, reached if label in LINEAR[sight] else ""))
         head = f"mechanism | time exponent | memory exponent | time at {lengths[-1]:,} | peak at {lengths[-1]:,}"
-        body += [f"### {sight}, forward and backward, {lengths[0]:,} to {lengths[-1]:,}", ""]
-        body += [*table(f"{head} | at most {MAX_TIME} and {MAX_MEMORY}", rows), ""]
+        body += [f"### {sight}, forward and backward, {lengths[0]:,} to {lengths[-1]:,}"]
+        body += [table(f"{head} | at most {MAX_TIME} and {MAX_MEMORY}", rows)]
         rows = []
         for point in found:
             result = point.passes[BOTH]
@@ -101,7 +101,7 @@ def part_exponents(options: argparse.Namespace) -> list[str]:
                 ratio = f"{result.ratio:.1f}", RATE, yes(result.ratio >= RATE)
                 rows.append((point.label, f"{point.length:,}", pairs, *ratio))
         head = f"pattern | length | times fewer pairs | times faster than {BASELINE}, {sight} | at least | reached"
-        body += [*table(head, rows), "", PAIRS, ""]
+        body += [table(head, rows), PAIRS]
     return body
 
 
@@ -125,7 +125,7 @@ def part_long(options: argparse.Namespace) -> list[str]:
             reached = "" if goal is None else yes((result.ratio or 0) >= goal)
             rows.append((point.label, sight, seconds, memory, f"{result.ratio or 0:.2f}", goal or "", reached))
     text = f"Attention without projections, forward and backward, length {length:,}, batch 1, 8 heads of 64."
-    return [text, "", *table(f"mechanism | sight | seconds | peak | x {BASELINE} | at least | reached", rows, 2)]
+    return [text, table(f"mechanism | sight | seconds | peak | x {BASELINE} | at least | reached", rows, 2)]
 
 
 def part_short(options: argparse.Namespace) -> list[str]:
@@ -150,14 +150,14 @@ def part_short(options: argparse.Namespace) -> list[str]:
             rows.append((word, sight, length, duration(result.seconds or 0), f"{ratio:.2f}", *reached))
     head = "mechanism | sight | length | time | time by scaled-dot's | at most | reached"
     text = f"Whole layers of 8 heads of 64, forward and backward, {tokens:,} tokens in a batch."
-    return [text, "", *table(head, rows, left=2)]
+    return [text, table(head, rows, left=2)]
 
 
 def part_peers(options: argparse.Namespace) -> list[str]:
     """Compare the same methods in other packages, in the same rounds."""
     torch.set_num_threads(cores())
     length = shorter(8192, options)
-    lines = [f"Forward and backward, length {length:,}, batch 1, 8 heads of 64, float32.", ""]
+    lines = [f"Forward and backward, length {length:,}, batch 1, 8 heads of 64, float32."]
     for memory in ("given back, as in other programs", "kept, as in attnkit's commands"):
         if memory.startswith("kept"):
             keep_freed_memory()
@@ -169,7 +169,7 @@ def part_peers(options: argparse.Namespace) -> list[str]:
             medians = [duration(statistics.median(times)) for times in (theirs, ours)]
             rows.append((contest.name, *medians, *spread(ratios, 2), yes(statistics.median(ratios) >= 1)))
         head = "method and peer | its time | our time | it : ours | range | at least 1"
-        lines += [f"### Freed memory is {memory}", "", *table(head, rows), ""]
+        lines += [f"### Freed memory is {memory}", table(head, rows)]
     return [*lines, NOTES]
 
 
@@ -193,7 +193,7 @@ def part_decode(options: argparse.Namespace) -> list[str]:
     rows = [decoded(label, count, options.repeats) for label in ("linear", PERFORMER, "gated-delta", "scaled-dot")]
     head = f"mechanism | tokens 11 to 110 | last 100 of {count:,} | last : first | at most {STEADY}"
     text = "A decoder of 3 layers of width 256, one row, time per token (minimum of the repeats)."
-    return [text, "", *table(f"{head} | state after 110 | state after {count:,}", rows)]
+    return [text, table(f"{head} | state after 110 | state after {count:,}", rows)]
 
 
 def decoded(label: str, count: int, repeats: int) -> Sequence[object]:

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Runs = dict[str, Path]
 """One run of each variant."""
 Result = tuple[list[str], dict[str, list[Row]]]
-"""Lines of Markdown, and named lists of rows."""
+"""Paragraphs and tables, and named lists of rows."""
 
 SIGMAS = (0.25, 0.5, 1, 2, 4)
 LENGTHS = (16, 64, 256, 512)
@@ -66,31 +66,26 @@ def noise(quickstart: Runs, multi30k: Runs) -> Result:
     sigmas = [f"sigma {sigma:g}" for sigma in (0, *SIGMAS)]
     body = [
         "## Simulated scores",
-        "",
         "Standard deviation of the output of one query under Gaussian noise on its scores, and in parentheses its "
         "ratio to the first-order law sqrt((e^(sigma^2) - 1) sum p^2 (v - o)^2). Scores are drawn from N(0, sharpness "
         "squared), values from N(0, 1); keys is 1 / sum p^2.",
-        "",
-        *table(["length", "sharpness", "keys", *sigmas[1:]], ratios, 0),
-        "",
+        table(["length", "sharpness", "keys", *sigmas[1:]], ratios, 0),
         "## Trained models",
-        "",
         "Noise in all layers at once; validation split of the embedded corpus, mean and standard deviation over three "
         "draws of the noise. Perplexity, then BLEU. Linear attention has no scores.",
-        "",
     ]
     for metric, digits in (("perplexity", 3), ("bleu", 2)):
         lines = [[name, *(_spread(row, metric, digits) for row in rows)] for name, rows in models.items()]
-        body += [*table(["model", *sigmas], lines), ""]
+        body += [table(["model", *sigmas], lines)]
     lines = [
         [f"{kind}, layer {layer}"]
         + [_spread(row, "perplexity", 3) for row in (by_layer[0], *select(by_layer[1:], kind=kind, layer=layer))]
         for kind, layer in column(by_layer[1:], "kind", "layer")
     ]
-    body += ["Noise in one layer of scaled-dot at a time: perplexity.", "", *table(["noise on", *sigmas], lines)]
+    body += ["Noise in one layer of scaled-dot at a time: perplexity.", table(["noise on", *sigmas], lines)]
     if others:
         lines = [[name, *(_spread(row, "perplexity", 2) for row in rows)] for name, rows in others.items()]
-        body += ["", "Multi30k, noise in all layers: perplexity.", "", *table(["model", *sigmas], lines)]
+        body += ["Multi30k, noise in all layers: perplexity.", table(["model", *sigmas], lines)]
     named = {f"multi30k {variant}": rows for variant, rows in others.items()}
     return body, {"simulated scores": simulated} | models | {"scaled-dot, layer by layer": by_layer} | named
 
@@ -120,27 +115,21 @@ def entropy(quickstart: Runs, multi30k: Runs) -> Result:
         "All numbers are means over the heads of a layer, queries and the 400 rows of the validation split of the "
         "embedded corpus. Entropy is given as a share of the maximum, log2 of the number of keys that a query sees; "
         "the gradient is |dp/ds|_1 / 2 = a (1 - sum p^2), for scores times a.",
-        "",
         "## Over training",
-        "",
         f"scaled-dot, trained with `{' '.join(KEEP_CHECKPOINTS)}` so that checkpoints remain (the end is their "
         "average). Entropy, and in parentheses the gradient.",
-        "",
-        *table(["layer", *stages], lines),
-        "",
+        table(["layer", *stages], lines),
         "## Every variant",
-        "",
         "Entropy at the start and at the end. For linear attention, the map is the effective one.",
-        "",
-        *_start_and_end(found),
+        _start_and_end(found),
     ]
     if others:
         shown = {name.removeprefix("multi30k "): rows for name, rows in others.items()}
-        body += ["", "Multi30k:", "", *_start_and_end(shown)]
+        body += ["Multi30k:", _start_and_end(shown)]
     return body, found | {"scaled-dot over training": over} | others
 
 
-def _start_and_end(found: Mapping[str, Sequence[Row]]) -> list[str]:
+def _start_and_end(found: Mapping[str, Sequence[Row]]) -> str:
     """Return a table of variants by layers: entropy at the start and at the end."""
     lines = []
     for variant, rows in found.items():
@@ -169,31 +158,25 @@ def rank(quickstart: Runs, multi30k: Runs) -> Result:
     body = [
         "Effective rank (exp of the entropy of the normalised singular values, Roy and Vetterli 2007), and in "
         "parentheses the numerical rank (number of singular values above 0.001 of the largest).",
-        "",
         "## Trained on the embedded corpus",
-        "",
         "Means over the heads of a layer and the 400 rows of the validation split, which have about 14 tokens.",
-        "",
-        *_by_layer(trained),
+        _by_layer(trained),
     ]
     if others:
-        body += ["", "Multi30k, sentences of about 16 tokens:", "", *_by_layer(others)]
+        body += ["Multi30k, sentences of about 16 tokens:", _by_layer(others)]
     for title, rows in untrained.items():
         body += [
-            "",
             f"## Before training, {title}",
-            "",
             "New layers with four heads of width 64 on tokens drawn from N(0, 1); means over heads and three draws.",
-            "",
         ]
         lines = [[word, *map(_ranks, select(rows, mechanism=word))] for word in column(rows, "mechanism")]
-        body += table(["mechanism", *(f"length {n}" for n in LENGTHS)], lines)
+        body.append(table(["mechanism", *(f"length {n}" for n in LENGTHS)], lines))
     named = {"trained": trained, "before training": untrained["every key visible"]}
     named["before training, causal"] = untrained["causal"]
     return body, named | ({"multi30k": others} if others else {})
 
 
-def _by_layer(rows: Sequence[Row]) -> list[str]:
+def _by_layer(rows: Sequence[Row]) -> str:
     """Return a table of runs by layers."""
     lines = [[run, *map(_ranks, select(rows, run=run))] for run in column(rows, "run")]
     return table(["variant", *(f"{kind} {layer}" for kind, layer in column(rows, "attention", "layer"))], lines)
@@ -226,7 +209,7 @@ def main() -> None:
         title, measure = PARTS[name]
         about = facts(options)
         body, rows = measure(variants(options.runs), variants(options.multi30k))
-        publish(name, title, about, [*body, "", f"All rows: `{name}.json`."])
+        publish(name, title, about, [*body, f"All rows: `{name}.json`."])
         (RESULTS / f"{name}.json").write_text(json_text(rows), encoding="utf-8")
 
 

@@ -77,8 +77,7 @@ def main() -> None:
     body = [
         f"Lines of {run.recipe.data.corpus or 'the corpus'}, test, whose text differs from that of decoding the line "
         "alone (beam 5: at most 0.1 %; sampling: the same draws):",
-        "",
-        *table("search | batch tokens | lines | differ | share", rows),
+        table("search | batch tokens | lines | differ | share", rows),
     ]
     publish("batching", "Outputs alone and in batches", about, body)
 

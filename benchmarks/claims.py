@@ -147,7 +147,7 @@ def page(kept: dict[str, list[Run]]) -> str:
         counter = Counter(line.verdict.partition(" (")[0] for line in lines)
         counts.append([group.title, *(counter[kind] for kind in kinds)])
     out = ["# Statements of others, and what was found here", "", RULES, ""]
-    out += [*table(["", *kinds], counts), ""]
+    out += [table(["", *kinds], counts), ""]
     for group, lines in judged:
         out += [f"## {group.title}: `{group.recipe}`", "", group.note, ""]
         if not any(line.found for line in lines):
@@ -159,7 +159,7 @@ def page(kept: dict[str, list[Run]]) -> str:
             said = line.statement
             test = f"{line.row} {said.say.replace('-', ' ')} {said.to}"
             body.append([said.text, said.source, test, line.place, *numbers(line.found), line.verdict])
-        out += [*table("statement | source | test | set | difference | p | seeds | verdict", body), ""]
+        out += [table("statement | source | test | set | difference | p | seeds | verdict", body), ""]
     return "\n".join(out).rstrip() + "\n"
 
 

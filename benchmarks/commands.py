@@ -133,7 +133,7 @@ def main() -> None:
         finally:
             subprocess.run([*worktree, "remove", "--force", str(tree)], check=True)
     header = "command | calls over the other version's | least time over the other's | spread"
-    publish("commands", "Commands beside those of another version", about, [*table(header, rows), "", NOTE])
+    publish("commands", "Commands beside those of another version", about, [table(header, rows), NOTE])
 
 
 if __name__ == "__main__":

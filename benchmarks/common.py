@@ -155,20 +155,20 @@ def spread(values: Sequence[float], digits: int = 0) -> tuple[str, str]:
     return f"{statistics.median(values):,.{digits}f}", low if low == high else f"{low} to {high}"
 
 
-def table(header: str | Sequence[object], rows: Iterable[Sequence[object]], left: int = 1) -> list[str]:
-    """Return the lines of a Markdown table; all but the first `left` columns are aligned to the right.
+def table(header: str | Sequence[object], rows: Iterable[Sequence[object]], left: int = 1) -> str:
+    """Return a Markdown table; all but the first `left` columns are aligned to the right.
 
     A header that is text has ` | ` between its cells.
     """
     heads = header.split(" | ") if isinstance(header, str) else [str(cell) for cell in header]
     marks = [":--" if number < left else "--:" for number in range(len(heads))]
-    return ["| " + " | ".join(map(str, row)) + " |" for row in (heads, marks, *rows)]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (heads, marks, *rows))
 
 
 def publish(
     name: str, title: str, facts: Mapping[str, str], body: Sequence[str], section: str = "", order: Iterable[str] = ()
 ) -> None:
-    """Write results/<name>.md (title, facts, body) and print it.
+    """Write results/<name>.md (title, facts, paragraphs and tables of the body) and print it.
 
     With `section`, only the section of this heading is written; the others stay, in this order.
 
@@ -179,7 +179,7 @@ def publish(
 
     facts = {**facts, "date": date.today().isoformat(), "machine": machine()}
     head = f"## {section}" if section else f"# {title}"
-    text = "\n".join([head, "", *(f"- {key}: {value}" for key, value in facts.items()), "", *body])
+    text = "\n\n".join([head, "\n".join(f"- {key}: {value}" for key, value in facts.items()), *body])
     print(text)
     path = RESULTS / f"{name}.md"
     if section:

@@ -142,13 +142,12 @@ def main() -> None:
             differ = sum(map(str.__ne__, outputs, found[search, OURS]))
             rows.append((name, *spread(values[search, name, "speed"]), ratio, alone, bleu, differ))
         header = f"system | sentences/s | range | speed beside {PEER} | ms for one line | BLEU | lines that differ"
-        body += [f"## {search}", "", *table(header, rows), ""]
+        body += [f"## {search}", table(header, rows)]
     parts = operations(models[OURS])
     lines = [(name, calls, f"{each:.0f}", f"{calls * each:.0f}") for name, calls, each in parts]
     total = sum(calls * each for _, calls, each in parts[:-1])
     lines.insert(-1, ("their sum", sum(calls for _, calls, _ in parts[:-1]), "", f"{total:.0f}"))
-    body += ["## One step of one line, beam 5", "", NOTE, ""]
-    body += table("operation | calls | us of each | us in all", lines)
+    steps = table("operation | calls | us of each | us in all", lines)
     shape = run.recipe.model
     about |= {
         "threads of each system": str(options.threads),
@@ -156,7 +155,12 @@ def main() -> None:
         f"{shape.width}, ff {shape.ff}, {shape.heads} heads, {len(tokenizer.target):,} pieces",
         "rounds": f"{options.rounds}, the systems in turn; {len(texts):,} lines at once, {len(texts[::10]):,} alone",
     }
-    publish("decoding", "Decoding beside CTranslate2, with the same weights", about, body)
+    publish(
+        "decoding",
+        "Decoding beside CTranslate2, with the same weights",
+        about,
+        [*body, "## One step of one line, beam 5", NOTE, steps],
+    )
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def main() -> int:
         "full file system of 16 MB": full_disk(),
     }
     header = ["part", "operations", *disk_faults.ERRORS, "went on all the same", "wrong"]
-    publish("disk-faults", "A disk that fails", about, table(header, rows))
+    publish("disk-faults", "A disk that fails", about, [table(header, rows)])
     return bool(sum(wrong.values()))
 
 

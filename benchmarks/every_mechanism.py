@@ -56,7 +56,7 @@ def main() -> None:
             [word, *(cell(found[word].get(at), name) for found, _, name, lengths in columns for at in lengths)]
             for word in cells
         ]
-        body += ["", f"## {sight}", "", *table(["mechanism", *heads], rows)]
+        body += [f"## {sight}", table(["mechanism", *heads], rows)]
     write_json("every-mechanism", numbers)
     publish("every-mechanism", "Every mechanism, short and long", about, body)
 

@@ -110,7 +110,7 @@ def main() -> None:
             (Path(temporary) / name).write_text(text, encoding="utf-8")
         for person, steps in STEPS.items():
             rows = [run(step, code, Path(temporary)) for step, code in steps]
-            body += [f"## {person}", "", *table("step | last line | s | processor s", rows, 2), ""]
+            body += [f"## {person}", table("step | last line | s | processor s", rows, 2)]
     publish("first-hour", "The first hour of four people", about, body)
 
 

@@ -68,7 +68,7 @@ def agreement(options: argparse.Namespace, _: Path) -> list[str]:
         "largest value."
     )
     head = "mechanism | role | precision | largest error | limit | where | on a CPU"
-    return [text, "", *table(head, rows, left=2)] if rows else [text]
+    return [text, table(head, rows, left=2)] if rows else [text]
 
 
 def largest_error(word: str, cross: bool, causal: bool, precision: str, device: str) -> tuple[float, str]:
@@ -118,7 +118,7 @@ def tasks(options: argparse.Namespace, folder: Path) -> list[str]:
         printed = run("train", recipe, *words, "--out", folder / "runs")
         rows.append((task, f"`{recipe}`", *results(printed), f"{time.monotonic() - start:.0f} s"))
     head = "task | recipe | training loss | validation loss | score | time"
-    return [f"{steps} updates each.", "", *table(head, rows, left=2)]
+    return [f"{steps} updates each.", table(head, rows, left=2)]
 
 
 def results(printed: str) -> tuple[str, str, str]:
@@ -147,14 +147,14 @@ def decoding(options: argparse.Namespace, folder: Path) -> list[str]:
             rows.append((f"beam {beam}", device, f"{speed:.1f}"))
         equal = sum(map(str.__eq__, found["cpu"], found[options.device]))
         rows.append((f"beam {beam}", "equal lines", f"{equal} of {len(found['cpu'])}"))
-    return table("search |  | lines/s", rows, 2)
+    return [table("search |  | lines/s", rows, 2)]
 
 
 def speeds(options: argparse.Namespace, _: Path) -> list[str]:
     """Measure causal attention without projections."""
     lengths, dtype = ("64,128", "float32") if options.quick else ("512,2048,8192", "bfloat16")
     words = ("bench", "attention", *SPEEDS, "--causal", "--lengths", lengths, "--dtype", dtype)
-    return run(*words, "--format", "markdown", "--device", options.device).splitlines()
+    return [run(*words, "--format", "markdown", "--device", options.device)]
 
 
 PARTS = {
@@ -178,7 +178,7 @@ def main() -> None:
             about["device"] = gpu(options.device) if options.device.startswith("cuda") else options.device
             about["time"] = f"{time.monotonic() - start:.0f} s"
             if options.quick:
-                print(f"## {title}", *body, about["time"], sep="\n")
+                print(f"## {title}", *body, about["time"], sep="\n\n")
             else:
                 publish("gpu", "attnkit on a GPU", about, body, title, [title for title, _ in PARTS.values()])
 

@@ -69,8 +69,8 @@ def main() -> None:
         "(an accepted model is built, without its weights)",
         "memory": f"{memory:.0f} MB more at the end than after the first recipe",
     }
-    body = table("exit code | recipes", [[code, f"{many:,}"] for code, many in sorted(codes.items())])
-    publish("hostile-recipes", "Damaged recipes", about, [*body, "", *(f"- {fault}" for fault in faults[:50])])
+    counts = table("exit code | recipes", [[code, f"{many:,}"] for code, many in sorted(codes.items())])
+    publish("hostile-recipes", "Damaged recipes", about, [counts, "\n".join(f"- {fault}" for fault in faults[:50])])
     sys.exit(bool(faults))
 
 

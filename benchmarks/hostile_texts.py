@@ -202,8 +202,8 @@ def main() -> None:
         if number % 10 == 9:
             say(f"{(number + 1) * BATCH} texts, {len(faults)} faults")
     about["result"] = f"**{len(faults)} faults in {sum(counts.values()):,} results of {options.count:,} texts**"
-    body = table("result | times", [[title, f"{count:,}"] for title, count in counts.items()])
-    body += ["", *(f"- {fault!a}" for fault in faults[:40])]
+    body = [table("result | times", [[title, f"{count:,}"] for title, count in counts.items()])]
+    body.append("\n".join(f"- {fault!a}" for fault in faults[:40]))
     publish("hostile-texts", "Hostile texts", about, body, ORDER[0], ORDER)
     sys.exit(bool(faults))
 

@@ -168,7 +168,7 @@ def compare_training(*recipes: str) -> list[dict[str, float]]:
 
 
 def measure(pairs: int, folder: Path) -> list[str]:
-    """Return the lines of the page."""
+    """Return the body of the page."""
     env = environment(cores(), ATTNKIT_CACHE=str(folder / "cache"))
     drawn = list(draw_pairs())
     small, large = (write_corpus(folder / str(size), size, drawn) for size in (SMALL, pairs))
@@ -194,8 +194,8 @@ def measure(pairs: int, folder: Path) -> list[str]:
         if done:
             cells = [f"{done.used:.1f}", f"{done.memory.own / 1e6:.0f}", f"{done.memory.pss / 1e6:.0f}"]
         rows.append([title, f"{seconds:.1f}", cells[0], f"{pairs / seconds:,.0f}", *cells[1:]])
-    body = [f"{pairs:,} pairs, {text / 1e9:.1f} GB of text, {ids / 1e9:.1f} GB of ids", ""]
-    body += [*table(" | seconds | processor s | pairs/s | own memory MB | PSS MB", rows), ""]
+    body = [f"{pairs:,} pairs, {text / 1e9:.1f} GB of text, {ids / 1e9:.1f} GB of ids"]
+    body += [table(" | seconds | processor s | pairs/s | own memory MB | PSS MB", rows)]
     trained = run([*program, "--train", str(small), str(large)], env | {"OMP_NUM_THREADS": "1"}, watched=False)
     for kind in ("wall", "processor"):
         ratios = [row[f"small {kind}"] / row[f"large {kind}"] for row in json.loads(trained.output)]

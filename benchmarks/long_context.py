@@ -60,8 +60,7 @@ def main() -> None:
         for metric, name in NAMES.items():
             lines = list(scores(found, counts, split, metric))
             if lines and (split == "test" or metric != "context-found"):
-                body += [f"## {split}, {name}", "", f"{title}.", ""]
-                body += [*table([f"{name}, passages:", *counts], lines), ""]
+                body += [f"## {split}, {name}", f"{title}.", table([f"{name}, passages:", *counts], lines)]
     publish("long-context", "More passages than a model was trained for", about, body)
 
 

@@ -228,25 +228,23 @@ def main() -> None:
         label = list(task.labels)[share < 0.5]
         body += [
             f"## {name}: {items} test items x {draws} draws, {task.shots} demonstrations a window",
-            "",
             f"Always answering `{label}` is right for {100 * max(share, 1 - share):.0f} %.",
-            "",
         ]
         lines = [["zero-shot", *[accuracy(grid(records, "zero-shot", 0))] * len(COUNTS)]]
         for method in (*POOLS, "window", "concat"):
             known = [n for n in COUNTS if method in POOLS or n == 1 or n in ONE_ROW]
             cells = {n: accuracy(grid(records, method, n)) for n in known}
             lines.append([NAMES.get(method, method), *(cells.get(n, "-") for n in COUNTS)])
-        body += [*table(["windows:", *COUNTS], lines), ""]
+        body += [table(["windows:", *COUNTS], lines)]
         others = [(method, COUNTS[-1]) for method in (*POOLS[1:], "window", "concat")] + [("zero-shot", 0)]
         lines = [[NAMES.get(method, method), difference(grid(records, method, n), base)] for method, n in others]
-        body += [*table([f"{COUNTS[-1]} windows", "accuracy minus that of entropy"], lines), ""]
+        body += [table([f"{COUNTS[-1]} windows", "accuracy minus that of entropy"], lines)]
         lines = [
             [f"{pool}, {n} windows", *(accuracy(grid(records, pool, n, beta)) for beta in BETAS)]
             for pool in ("entropy", "mean")
             for n in ONE_ROW
         ]
-        body += [*table(["beta:", *(f"{beta:g}" for beta in BETAS)], lines), ""]
+        body += [table(["beta:", *(f"{beta:g}" for beta in BETAS)], lines)]
     about = {
         "command": "`python benchmarks/nbce_few_shot.py`",
         "stored": "`results/nbce-few-shot.jsonl.xz`: the log-probabilities of the labels in each row",

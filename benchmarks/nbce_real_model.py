@@ -185,13 +185,13 @@ def tables(cells: Cells, base: str) -> list[str]:
         known = {metric: title for metric, title in NAMES.items() if metric in cells[base, counts[0]]}
         columns = [column(cells, names, counts[0], metric, base) for metric in known]
         rows = [[name, *(shown[name] for shown in columns)] for name in names]
-        return table([f"{counts[0]} passages", *known.values()], rows)
+        return [table([f"{counts[0]} passages", *known.values()], rows)]
     body: list[str] = []
     for metric, title in NAMES.items():
         columns = [column(cells, names, count, metric, base) for count in counts]
         rows = [[name, *(shown[name] for shown in columns)] for name in names]
         if rows := [row for row in rows if any(cell != "-" for cell in row[1:])]:
-            body += [f"### {title}", "", *table(["passages:", *counts], rows), ""]
+            body += [f"### {title}", table(["passages:", *counts], rows)]
     return body
 
 

@@ -109,8 +109,7 @@ def main() -> None:
     body = [
         "Ratios are medians over pairs of rounds. Until the first token, merging reads the common beginning of rows "
         "once, the plain pass reads all rows whole.",
-        "",
-        *table(f"{header} | peak MB above the weights", rows),
+        table(f"{header} | peak MB above the weights", rows),
     ]
     publish("nbce-real-model", TITLE, about, body, "cost", ORDER)
 

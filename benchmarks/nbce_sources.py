@@ -109,8 +109,8 @@ def tables() -> None:
             label = f"rule, leads by {lead:.0%}" + (" (attnkit)" if lead == DEFAULT_LEAD else "")
             rows.append(row(label, records, (by_rule(record).context for record in records)))
         sources.LEAD = DEFAULT_LEAD
-        body += [f"## {corpus}: {len(records)} questions, {len(records[0]['right'])} passages each", ""]
-        body += [*table("source named by | named | right | share right", rows), ""]
+        body += [f"## {corpus}: {len(records)} questions, {len(records[0]['right'])} passages each"]
+        body += [table("source named by | named | right | share right", rows)]
     about = {
         "command": "`python benchmarks/nbce_sources.py`",
         "stored": "`results/nbce-sources.jsonl`: log-probabilities, from which everything is computed",

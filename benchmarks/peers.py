@@ -316,7 +316,7 @@ def fastest(speeds: Speeds, prefix: str) -> str:
     return max(names, key=lambda name: statistics.median(speeds[name]))
 
 
-def speed_table(speeds: Speeds, unit: str) -> list[str]:
+def speed_table(speeds: Speeds, unit: str) -> str:
     """Return a table of speeds, and of the ratio of our fastest to each."""
     ours, rows = fastest(speeds, "attnkit"), []
     for name, values in speeds.items():
@@ -325,7 +325,7 @@ def speed_table(speeds: Speeds, unit: str) -> list[str]:
     return table(["system", unit, "range", f"{ours} : it", "range of rounds"], rows)
 
 
-def memory_table(used: dict[str, tuple[int, int]]) -> list[str]:
+def memory_table(used: dict[str, tuple[int, int]]) -> str:
     """Return a table of memory, and of the ratio of our need to that of each peer in the same precision."""
     rows = []
     for label, (before, peak) in used.items():
@@ -348,7 +348,7 @@ def goals(training: Speeds, decoding: Speeds) -> list[str]:
             reached = statistics.median(ratios(speeds, fastest(speeds, "attnkit"), other))
             verdict = "yes" if reached >= goal else "no"
             rows.append((f"{part} / {other}", f"{goal:.1f}", f"{reached:.2f}", verdict))
-    return [*table("speed of attnkit | at least | median of rounds | reached", rows), ""] if rows else []
+    return [table("speed of attnkit | at least | median of rounds | reached", rows)] if rows else []
 
 
 def measure(options: argparse.Namespace, work: Path) -> None:
@@ -398,12 +398,12 @@ def page(
     body = goals(training, decoding)
     if training:
         title = f"## Training: target tokens per second, batches of {shape['batch_tokens']} tokens"
-        body += [title, "", *speed_table(training, "tokens/s"), "", TRAINING_NOTES.format(**shape), ""]
+        body += [title, speed_table(training, "tokens/s"), TRAINING_NOTES.format(**shape)]
     if used:
-        body += ["## Training: memory", "", *memory_table(used), "", MEMORY_NOTES, ""]
+        body += ["## Training: memory", memory_table(used), MEMORY_NOTES]
     if decoding:
         title = f"## Decoding: sentences per second, beam 5, {sentences:,} test sentences, float32"
-        body += [title, "", *speed_table(decoding, "sentences/s"), "", DECODING_NOTES]
+        body += [title, speed_table(decoding, "sentences/s"), DECODING_NOTES]
     return body
 
 

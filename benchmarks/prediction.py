@@ -160,7 +160,7 @@ def page(found: Correlations) -> str:
         "between accuracy in a diagnostic and the score of the recipe, minus that of scaled-dot attention, signed so",
         f'that positive means "better recall, better score"; 95 % interval by {RESAMPLES:,} resamples of mechanisms.',
         "",
-        *table("recipe | score | diagnostic | mechanisms | correlation | hypothesis | verdict", lines, 3),
+        table("recipe | score | diagnostic | mechanisms | correlation | hypothesis | verdict", lines, 3),
         "",
         *([f"Not trained: {', '.join(untrained)}.", ""] if untrained else []),
         "![accuracy in associative recall against the score of each recipe](recall-predicts.svg)",

@@ -60,7 +60,7 @@ def page(name: str, runs: list[Run]) -> str:
         "",
         printed.getvalue().strip(),
         "",
-        *table("trained by | precision | threads | machine", trained),
+        table("trained by | precision | threads | machine", trained),
         "",
         "Trained beside other work: times, speeds and memory say nothing of the mechanisms.",
     ]

@@ -78,9 +78,9 @@ def main() -> None:
     for name, values in speeds.items():
         ratios = [value / base for value, base in zip(values, speeds[BASE], strict=True)]
         rows.append([name, *spread(values), f"{statistics.median(ratios):.2f}"])
-    body = [*table("processes | tokens/s | range | ratio", rows), ""]
+    speed_table = table("processes | tokens/s | range | ratio", rows)
     header = "train.parallel | rank killed | seconds until the command ended | exit code | last line"
-    body += table(f"{header} | weights after resuming", killed)
+    body = [speed_table, table(f"{header} | weights after resuming", killed)]
     publish("ranks", "Training in two processes", about, body)
 
 

@@ -118,7 +118,7 @@ def page(kept: dict[str, list[Run]]) -> str:
             if verdict == "differs":
                 texts += [f"- {row.row}: {row.explained or 'not explained yet.'}"]
         head = f"row | published | source | ours, {one.metric} | seeds | verdict"
-        body += [f"## {one.title}", "", f"`{one.recipe}`. {one.note}", "", *table(head, lines), ""]
+        body += [f"## {one.title}", "", f"`{one.recipe}`. {one.note}", "", table(head, lines), ""]
         body += [*texts, ""] if texts else []
     kinds = ("agrees", "differs", PART, "not run")
     summary = table(kinds, [[counts[kind] for kind in kinds]])

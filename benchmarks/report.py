@@ -68,7 +68,9 @@ def main() -> None:
         "threads": str(options.threads),
         "repeats": str(options.repeats),
     }
-    publish("report", "Time and size of a report", about, table("report | median s | range | processor s | MB", rows))
+    publish(
+        "report", "Time and size of a report", about, [table("report | median s | range | processor s | MB", rows)]
+    )
 
 
 if __name__ == "__main__":

@@ -285,7 +285,7 @@ def uninterrupted(work: Path) -> tuple[Trial, float, float, dict[int, int]]:
     return trial, moments["started"] - began, moments["scored"] - moments["started"], epochs
 
 
-def results_table(header: str, trials: Sequence[Trial], expected: Mapping[str, str]) -> list[str]:
+def results_table(header: str, trials: Sequence[Trial], expected: Mapping[str, str]) -> str:
     """Return a table of trials, with their stops and whether each fingerprint is the expected one."""
     rows = []
     for trial in trials:
@@ -326,8 +326,8 @@ def measure_training(options: argparse.Namespace, work: Path) -> bool:
         f"SHA-256 ({kills} random kills, {stops} chosen stops)",
     }
     digests = [(key, f"`{value}`") for key, value in first.found.items()]
-    body = ["Uninterrupted:", "", *table("what | SHA-256", digests, 2), ""]
-    write_page("training", about, [*body, *results_table("stopped | where", trials, first.found)])
+    body = ["Uninterrupted:", table("what | SHA-256", digests, 2)]
+    write_page("training", about, [*body, results_table("stopped | where", trials, first.found)])
     return equal == len(trials)
 
 
@@ -379,7 +379,7 @@ def measure_signals(options: argparse.Namespace, work: Path) -> bool:
         "result": f"**{right} of {len(trials)} ended in time with the right exit code, and equal to the uninterrupted "
         f"one when started again**; {finished} had ended already",
     }
-    write_page("signals", about, results_table("signal | where", trials, first.found))
+    write_page("signals", about, [results_table("signal | where", trials, first.found)])
     return right == len(trials)
 
 
@@ -482,8 +482,8 @@ def measure_comparison(options: argparse.Namespace, work: Path) -> bool:
         f"{'equal' if equal else 'DIFFER FROM'} those of an uninterrupted comparison**",
     }
     digests = [[key, *(f"`{one[key][:16]}`" for one in (*expected.values(), found))] for key in found]
-    body = table(["start of the SHA-256", *expected, "interrupted"], digests, 4)
-    body += ["", *table("interrupted by | exit code | last update of each run begun", rows, 3)]
+    body = [table(["start of the SHA-256", *expected, "interrupted"], digests, 4)]
+    body.append(table("interrupted by | exit code | last update of each run begun", rows, 3))
     write_page("comparison", about, body)
     return equal
 

@@ -185,37 +185,24 @@ def main() -> None:
     verdicts = "better | worse | level | undecided"
     body = [
         "## Equal systems called different at p < 0.05, percent",
-        "",
         EQUAL_NOTE.format(trials=trials, error=100 * 2 * math.sqrt(0.05 * 0.95 / trials)),
-        "",
-        *table(header, equal, left=0),
-        "",
+        table(header, equal, left=0),
         "The same if the rows have different numbers of seeds (spread 0.4), or different spreads, which the test "
         "assumes to be equal:",
-        "",
-        *table(["rows", *TESTS], unequal),
-        "",
+        table(["rows", *TESTS], unequal),
         "## A difference of 1 point found, percent",
-        "",
         "The first system is 1 point better. Tests whose error above is far from 5 find more or less for that reason.",
-        "",
-        *table(header, power, left=0),
-        "",
+        table(header, power, left=0),
         "## Intervals and verdicts",
-        "",
         INTERVALS_NOTE,
-        "",
-        *table(
+        table(
             f"seeds each | true difference | contains the score | contains the perplexity | half width | {verdicts}",
             held,
             left=0,
         ),
-        "",
         "## The group that is not separable from the best",
-        "",
         "Ten systems, spread over seeds 0.3, an eighth of the trials. The best must be in the group 95 times in 100.",
-        "",
-        *table("systems | seeds each | best one left out, percent | size of the group", groups),
+        table("systems | seeds each | best one left out, percent | size of the group", groups),
     ]
     publish("significance", "Tests of differences", about, body)
 

@@ -77,9 +77,7 @@ def main() -> None:
         "`**`: differs from the run before with p < 0.05, 0.01 (paired bootstrap over sentences, Holm-corrected). "
         "Error: mean squared error between the outputs of new and old layers, at the first update and over the last "
         "ten.",
-        "",
-        *table(header, [[title, *cells(rows)] for title, rows in found.items()]),
-        "",
+        table(header, [[title, *cells(rows)] for title, rows in found.items()]),
         f"BLEU: {next(iter(found.values()))[0]['signature']}. All rows: `surgery.json`.",
     ]
     publish("surgery", "Attention surgery", about, body)

@@ -67,9 +67,7 @@ def main() -> None:
         f"attention transfer, and after {options.tune} updates of fine-tuning, of {BATCH_TOKENS:,} tokens each, on "
         "its training text. `*`, `**`: differs from the original model with p < 0.05, 0.01 (paired bootstrap over "
         "windows, Holm-corrected).",
-        "",
-        *table(["attention", *STAGES], [[title, *cells(found[title])] for title in found]),
-        "",
+        table(["attention", *STAGES], [[title, *cells(found[title])] for title in found]),
         "Fine-tuning alone adapts the model to the text, as the first row shows: compare the last column with it. One "
         "seed. All rows: `surgery-real-model.json`.",
     ]

@@ -105,10 +105,10 @@ def as_likely(tokenizer: Tokenizer, one: list[int], other: list[int]) -> bool:
 def main() -> None:
     options = arguments(__doc__, lines=10_000)
     about = facts(options, "sentencepiece", "transformers", "tokenizers") | {"Unicode": unicodedata.unidata_version}
-    body = table("type | characters | lines that come back | without a piece", sweep())
+    body = [table("type | characters | lines that come back | without a piece", sweep())]
     publish("hostile-texts", "Hostile texts", about, body, ORDER[1], ORDER)
     header = "type | export | lines with the ids of the run | others that are as likely"
-    body = table(header, parity(options.lines))
+    body = [table(header, parity(options.lines))]
     publish("hostile-texts", "Hostile texts", about, body, ORDER[2], ORDER)
 
 

@@ -69,7 +69,7 @@ def main() -> None:
         cells = [(*spread(values), f"{statistics.median(values) / base:.2f}") for values in both]
         rows.append([name, *cells[0], *cells[1]])
     header = "threads | idle: tokens/s | range | ratio | beside one busy program | range | ratio"
-    publish("threads", "Training beside another program", about, table(header, rows))
+    publish("threads", "Training beside another program", about, [table(header, rows)])
 
 
 if __name__ == "__main__":
