@@ -26,7 +26,6 @@ DECODER = {"shape": "decoder", "layers": Layers(encoder=0, decoder=1)}
 DEEP = {"layers": Layers(encoder=1, decoder=2)}
 OTHER = {"heads": 1, "positions": "none", "ff": 1024, "layers": Layers(encoder=1, decoder=1)}
 """Options of models that are not transformers."""
-SELF = "{{encoder: {0}, decoder: {0}}}"
 
 
 def batches(run: Run, rows: int = 8) -> list[Batch]:
@@ -113,7 +112,7 @@ def test_weights_with_the_same_name_and_shape_are_kept(tmp_path: Path) -> None:
         (DECODER, "linear", ("attention.",)),
         (OTHER | {"type": "recurrent"}, "performer", ("attention.",)),
         (OTHER | {"type": "convolutional"}, "performer", ("attention.",)),
-        ({"positions": "relative"}, SELF.format("gaussian"), (".attention.",)),
+        ({"positions": "relative"}, "{encoder: gaussian, decoder: gaussian}", (".attention.",)),
     ],
 )
 def test_transfer_reduces_the_error_and_trains_only_the_new_layers(

@@ -74,13 +74,9 @@ def test_weights_and_tokenizer_come_from_the_same_variant_and_seed() -> None:
     run_training("second", *overrides, variants=variants)
     for variant in variants:
         first, second = open_run("first", variant), open_run("second", variant)
-        assert second.manifest.init.model_dump() == {
-            "run": f"runs/first/{variant}/seed-1",
-            "recipe": "first",
-            "variant": variant,
-            "seed": 1,
-            "weights": first.manifest.files["model.safetensors"],
-        }
+        origin = {"run": f"runs/first/{variant}/seed-1", "recipe": "first", "variant": variant, "seed": 1}
+        weights = first.manifest.files["model.safetensors"]
+        assert second.manifest.init.model_dump() == {**origin, "weights": weights}
         assert second.tokenizer().digest == first.tokenizer().digest
         torch.testing.assert_close(second.weights(), first.weights(), rtol=0, atol=1e-6)
 

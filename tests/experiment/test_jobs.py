@@ -34,13 +34,14 @@ from attnkit.train import events
 
 RECIPE = """\
 task: translation
-data: {{train: {train}, valid: {valid}, test: {test}, max_length: 32}}
-tokenizer: {{type: word, size: 40}}
-model: {{width: 16, heads: 2, layers: 1, ff: 32, dropout: 0.2}}
-train: {{steps: 40, batch_tokens: 56, lr: 5e-3, warmup: 4, valid_every: 20, save_every: 5,
-        log_every: 1, precision: fp32}}
-search: {{method: greedy, max_length: 12}}
-eval: {{bootstrap: 50}}
+data: {train: [train.source, train.target], valid: [valid.source, valid.target],
+       test: [test.source, test.target], max_length: 32}
+tokenizer: {type: word, size: 40}
+model: {width: 16, heads: 2, layers: 1, ff: 32, dropout: 0.2}
+train: {steps: 40, batch_tokens: 56, lr: 5e-3, warmup: 4, valid_every: 20, save_every: 5,
+        log_every: 1, precision: fp32}
+search: {method: greedy, max_length: 12}
+eval: {bootstrap: 50}
 variants:
 """
 TWO = "  one: {}\n  two: {model.attention: linear}\n"
@@ -86,10 +87,9 @@ class FailingDot(ScaledDot):
 
 def write_recipe(folder: Path, variants: str = TWO) -> Path:
     """Write a recipe of a tiny model and its corpus."""
-    data = write_corpus(folder)
-    files = {name: list(getattr(data, name)) for name in ("train", "valid", "test")}
+    write_corpus(folder)
     path = folder / "tiny.yaml"
-    path.write_text(RECIPE.format(**files) + variants)
+    path.write_text(RECIPE + variants)
     return path
 
 
@@ -301,14 +301,9 @@ def write_endless_recipe(folder: Path) -> Path:
 def test_interrupt_of_the_process_group_saves_every_run(tmp_path: Path) -> None:
     """Ctrl-C in a terminal sends SIGINT to all processes."""
     words = ["train", str(write_endless_recipe(tmp_path)), "--jobs", "2", "--json"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attnkit", *words, "--out", str(tmp_path / "runs")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment(),
-    )
+    command = [sys.executable, "-m", "attnkit", *words, "--out", str(tmp_path / "runs")]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, start_new_session=True, env=environment())
     variants = set()
     for line in process.stdout:
         event = json.loads(line)

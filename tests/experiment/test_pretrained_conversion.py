@@ -42,18 +42,10 @@ def settings(folder: Path, attention: str = "linear", words: Sequence[str] = (),
     text = folder.parent / "text.txt"
     if not text.exists():
         text.write_text(STORY * 40, encoding="utf-8")
-    defaults: dict[str, Any] = {
-        "model": str(folder),
-        "text": text,
-        "test": None,
-        "length": 16,
-        "transfer": 3,
-        "tune": 2,
-        "out": folder.parent / "out",
-        "device": "cpu",
-    }
+    paths = {"model": str(folder), "text": text, "test": None, "out": folder.parent / "out"}
+    sizes = {"length": 16, "transfer": 3, "tune": 2}
     recipe = recipe_of(attention, ["train.lr=1e-3", "train.batch_tokens=64", *words])
-    return PretrainedSettings(recipe=recipe, **defaults | options)
+    return PretrainedSettings(recipe=recipe, device="cpu", **paths | sizes | options)
 
 
 def perplexities(events: list[Any]) -> dict[str, float]:

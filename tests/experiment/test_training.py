@@ -14,15 +14,7 @@ import torch
 from helpers.events import StopTraining, record_events, stop_at
 from helpers.small import small_recipe, write_corpus
 
-from attnkit.errors import (
-    DataError,
-    DivergedError,
-    MissingInputError,
-    OutputError,
-    OutputPathError,
-    RecipeError,
-    StoppedError,
-)
+from attnkit import errors
 from attnkit.experiment.experiment import Experiment, RunTraining
 from attnkit.experiment.resumption import allowed_changes, needs_updates
 from attnkit.experiment.settings import TrainingSettings
@@ -41,19 +33,16 @@ from attnkit.train.events import Event, SavedEvent, ignore
 from attnkit.train.signals import StopSignals
 
 
-def train_variants(
-    folder: Path,
-    recipes: dict[str, Recipe],
-    *,
-    name: str = "small",
-    figures: Published | None = None,
-    watch: Any = ignore,
-    **options: Any,
-) -> list[Event]:
-    """Train recipes, by the names of their variants, into folder/runs and return the events."""
+def settings(
+    folder: Path, recipes: dict[str, Recipe], name: str = "small", figures: Any = None, **options: Any
+) -> Any:
+    """Return settings for training recipes, by the names of their variants, into folder/runs."""
     file = RecipeFile(name, folder / f"{name}.yaml", recipes, None, {}, figures)
-    settings = TrainingSettings(file=file, out=folder / "runs", device="cpu", **options)
-    return record_events(train, settings, watch=watch)
+    return TrainingSettings(file=file, out=folder / "runs", device="cpu", **options)
+
+
+def train_variants(*args: Any, watch: Any = ignore, **options: Any) -> list[Event]:
+    return record_events(train, settings(*args, **options), watch=watch)
 
 
 def session(folder: Path, model: dict[str, Any] | None = None, **options: Any) -> list[Event]:
@@ -82,8 +71,8 @@ def test_fresh_start_without_data_keeps_the_old_run(tmp_path: Path, monkeypatch:
     """--fresh removed the run before it found that the data were missing."""
     session(tmp_path)
     before = files(tmp_path)
-    monkeypatch.setattr("attnkit.experiment.experiment.prepare", Mock(side_effect=MissingInputError("no data")))
-    with pytest.raises(MissingInputError, match="no data"):
+    monkeypatch.setattr("attnkit.experiment.experiment.prepare", Mock(side_effect=errors.MissingInputError("no data")))
+    with pytest.raises(errors.MissingInputError, match="no data"):
         session(tmp_path, fresh=True)
     assert files(tmp_path) == before
 
@@ -100,7 +89,7 @@ def test_change_that_does_not_fit_the_checkpoint_keeps_the_run(tmp_path: Path) -
     """--allow-change stored the wider recipe and removed `finished` before it read the weights."""
     session(tmp_path)
     before = files(tmp_path)
-    with pytest.raises(DataError, match="does not fit"):
+    with pytest.raises(errors.DataError, match="does not fit"):
         session(tmp_path, model={"width": 32}, steps=7, allow_change=True)
     assert files(tmp_path) == before
 
@@ -145,9 +134,8 @@ def test_state_of_a_dry_run_is_what_training_does(tmp_path: Path) -> None:
 
     def state(fresh: bool = False, allow_change: bool = False, **changes: Any) -> Any:
         recipe = small_recipe(data, **{"steps": 5, **changes})
-        file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe}, None, {})
-        settings = TrainingSettings(file=file, out=tmp_path / "runs", fresh=fresh, allow_change=allow_change)
-        return RunTraining(Experiment(settings, StopSignals(), ignore), "base", 1).state()
+        chosen = settings(tmp_path, {"base": recipe}, fresh=fresh, allow_change=allow_change)
+        return RunTraining(Experiment(chosen, StopSignals(), ignore), "base", 1).state()
 
     assert state().text == "new"
     (run.path / "outputs").mkdir(parents=True)
@@ -177,7 +165,7 @@ def test_run_that_ended_by_patience_resumes_with_more_patience(
     train = run.recipe.train.model_copy(update={"patience": now, "steps": 50})
     recipe = run.recipe.model_copy(update={"train": train})
     assert needs_updates(run, recipe, allowed_changes(run, recipe, allow=True)) == expected
-    with pytest.raises(RecipeError, match=f"--allow-change to {'resume' if expected else 'keep'} it"):
+    with pytest.raises(errors.RecipeError, match=f"--allow-change to {'resume' if expected else 'keep'} it"):
         allowed_changes(run, recipe, allow=False)
 
 
@@ -207,7 +195,7 @@ def test_precision_of_a_variant_does_not_apply_to_other_variants(
 
 def test_validation_that_is_not_finite_raises_diverged_error(tmp_path: Path) -> None:
     """A validation before an update ended with code 65, "its weights are damaged"."""
-    with pytest.raises(DivergedError, match=r"^step 1: .* in the validation; .*lower train\.lr"):
+    with pytest.raises(errors.DivergedError, match=r"^step 1: .* in the validation; .*lower train\.lr"):
         session(tmp_path, lr=1e30, warmup=1, valid_every=1)
     assert "in the validation" in open_run(tmp_path).manifest.failed
     session(tmp_path, lr=1e-3, allow_change=True, fresh=True)
@@ -240,7 +228,7 @@ def test_run_has_the_latest_published_figures_of_the_recipe_file(tmp_path: Path)
     ]
     assert published_session(tmp_path, None).manifest.published is None
     run.update(published={"source": 5})
-    with pytest.raises(DataError, match=r"manifest.json: published: source must be a valid str"):
+    with pytest.raises(errors.DataError, match=r"manifest.json: published: source must be a valid str"):
         PublishedFigures.of_runs([run])
 
 
@@ -288,7 +276,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     (tmp_path / "new/rows.jsonl").write_text(lines.replace("a b", "a c"))
     for folder in ("other", "new"):
         with pytest.raises(
-            DataError, match="the training data has changed since this run was trained; restore it, st"
+            errors.DataError, match="the training data has changed since this run was trained; restore it, st"
         ):
             train_in(folder)
 
@@ -315,7 +303,7 @@ def test_moving_a_run_during_training_raises(tmp_path: Path, replacement: str) -
             shutil.copytree(moved if replacement == "copy" else open_run(tmp_path / "other").path, run)
         before.update(contents())
 
-    with pytest.raises(OutputPathError, match=r"seed-1: was moved or removed while .* move it back"):
+    with pytest.raises(errors.OutputPathError, match=r"seed-1: was moved or removed while .* move it back"):
         session(tmp_path, log_every=1, valid_every=2, watch=move)
     assert contents() == before
     if replacement == "nothing":
@@ -327,12 +315,12 @@ def test_moving_a_run_during_training_raises(tmp_path: Path, replacement: str) -
 def test_weights_of_a_run_in_training_raise(tmp_path: Path) -> None:
     def read(event: Event) -> None:
         if isinstance(event, SavedEvent):
-            with pytest.raises(MissingInputError, match="seed-1: is being trained; its weights"):
+            with pytest.raises(errors.MissingInputError, match="seed-1: is being trained; its weights"):
                 open_run(tmp_path).weights()
             raise StopTraining
 
     session(tmp_path, valid_every=2, watch=read)
-    with pytest.raises(MissingInputError, match="seed-1: training is not finished"):
+    with pytest.raises(errors.MissingInputError, match="seed-1: training is not finished"):
         open_run(tmp_path).weights()
 
 
@@ -343,7 +331,7 @@ def test_signal_stops_the_preparation_of_the_data(tmp_path: Path, monkeypatch: p
     sender = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     sender.start()
     start = time.monotonic()
-    with pytest.raises(StoppedError, match="stopped by SIGTERM while preparing the data"):
+    with pytest.raises(errors.StoppedError, match="stopped by SIGTERM while preparing the data"):
         session(tmp_path)
     assert time.monotonic() - start < 30
     released.set()
@@ -358,8 +346,8 @@ def test_tokenizer_that_could_not_be_written_is_written_at_the_next_start(
     (tmp_path / "first").mkdir()
     session(tmp_path / "first")  # stores the tokenizer in the cache
     with monkeypatch.context() as patch:
-        patch.setattr(place, Mock(side_effect=OutputError("no space")))
-        with pytest.raises(OutputError, match="no space"):
+        patch.setattr(place, Mock(side_effect=errors.OutputError("no space")))
+        with pytest.raises(errors.OutputError, match="no space"):
             session(tmp_path)
     session(tmp_path)
     assert open_run(tmp_path).scores()
@@ -390,7 +378,7 @@ def test_best_value_is_reset_if_its_measure_changes(tmp_path: Path, change: Any)
 def test_fewer_steps_than_done_raise(tmp_path: Path) -> None:
     fourth = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 4)
     session(tmp_path, steps=50, save_every=4, watch=fourth)
-    with pytest.raises(RecipeError, match="train.steps: 3, but the run is at step 4; set at least 4"):
+    with pytest.raises(errors.RecipeError, match="train.steps: 3, but the run is at step 4; set at least 4"):
         session(tmp_path, steps=3, allow_change=True)
 
 

@@ -1,6 +1,5 @@
 """Tests of tuning (values that trials choose for each row): the plan, the choice, existing runs."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -23,24 +22,23 @@ from attnkit.train import events
 
 RECIPE = """\
 task: translation
-data: {{train: {train}, valid: {valid}, test: {test}, max_length: 32}}
-tokenizer: {{type: word, size: 40}}
-model: {{width: 16, heads: 2, layers: 1, ff: 32}}
-train: {{steps: 8, batch_tokens: 56, lr: 1e-3, warmup: 4, valid_every: 4, precision: fp32,
-        seeds: [3, 4], clip: 0}}
-search: {{method: greedy, max_length: 12}}
-eval: {{bootstrap: 0}}
-variants: {{one: {{}}, two: {{model.attention: linear}}}}
+data: {train: [train.source, train.target], valid: [valid.source, valid.target],
+       test: [test.source, test.target], max_length: 32}
+tokenizer: {type: word, size: 40}
+model: {width: 16, heads: 2, layers: 1, ff: 32}
+train: {steps: 8, batch_tokens: 56, lr: 1e-3, warmup: 4, valid_every: 4, precision: fp32, seeds: [3, 4], clip: 0}
+search: {method: greedy, max_length: 12}
+eval: {bootstrap: 0}
+variants: {one: {}, two: {model.attention: linear}}
 """
 WORD = "train.lr=1e-3,1e-2"
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    data = write_corpus(tmp_path, 20)
-    files = {split: json.dumps(getattr(data, split)) for split in ("train", "valid", "test")}
+    write_corpus(tmp_path, 20)
     path = tmp_path / "tiny.yaml"
-    path.write_text(RECIPE.format(**files))
+    path.write_text(RECIPE)
     return path
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.errors import AttnkitError
+from attnkit.errors import AttnkitError, RecipeError
 from attnkit.recipe import RecipeFile, load
 
 GOOD = "task: translation\ndata: {corpus: toy-translation}\n"
@@ -31,6 +31,13 @@ def error_message(text: str | bytes, *overrides: str, kind: type[AttnkitError] |
         read(text, *overrides)
     assert kind is None or caught.type is kind
     return str(caught.value)
+
+
+def check_error(message: str, text: str | bytes, *overrides: str) -> None:
+    """Check that an invalid recipe raises RecipeError with a single line that contains the message."""
+    found = error_message(text, *overrides, kind=RecipeError)
+    assert message in found, found
+    assert "\n" not in found, found
 
 
 def parse_messages(table: str) -> list[tuple[str, str]]:

@@ -200,20 +200,11 @@ def test_pickled_weights_raise(gpt2: Path) -> None:
     assert "the weights exist only as pytorch_model.bin, which could run code" in error_of(DataError, gpt2)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pytorch_model.bin",
-        "../gpt2/x.safetensors",
-        "/tmp/x.safetensors",
-        "a/b.safetensors",
-        "..",
-        "",
-        "x.safetensors\n",
-        ".hidden.safetensors",
-        "x.pt",
-    ],
-)
+UNSAFE = ["pytorch_model.bin", "x.pt", "../gpt2/x.safetensors", "/tmp/x.safetensors", "a/b.safetensors", "..", ""]
+UNSAFE += ["x.safetensors\n", ".hidden.safetensors"]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
 def test_index_of_weights_with_pickles_or_other_folders_raises(name: str, gpt2: Path) -> None:
     for file in ("pytorch_model.bin", "x.pt"):
         torch.save({}, gpt2 / file)
@@ -377,29 +368,11 @@ def test_only_configs_vocabularies_and_safe_weights_are_downloaded(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert open_model("a/b", device="cpu").revision == originals("gpt2").name
     assert (request["name"], request["local_files_only"]) == ("a/b", False)
-    wanted = [
-        "config.json",
-        "tokenizer.json",
-        "merges.txt",
-        "spiece.model",
-        "source.spm",
-        "model.safetensors",
-        "model-00001-of-00002.safetensors",
-        "model.safetensors.index.json",
-        "generation_config.json",
-    ]
-    others = [
-        "pytorch_model.bin",
-        "modeling_own.py",
-        "consolidated.safetensors",
-        "tf_model.h5",
-        "original/model.safetensors",
-        "onnx/model.onnx",
-        "custom_generate/generate.py",
-        "model.fp16.safetensors",
-        "training_args.bin",
-        "weights.pkl",
-    ]
+    wanted = ["config.json", "tokenizer.json", "merges.txt", "spiece.model", "source.spm", "model.safetensors"]
+    wanted += ["model-00001-of-00002.safetensors", "model.safetensors.index.json", "generation_config.json"]
+    others = ["pytorch_model.bin", "modeling_own.py", "consolidated.safetensors", "tf_model.h5", "weights.pkl"]
+    others += ["original/model.safetensors", "onnx/model.onnx", "custom_generate/generate.py"]
+    others += ["model.fp16.safetensors", "training_args.bin"]
     patterns = {key: request[key] for key in ("allow_patterns", "ignore_patterns")}
     assert [*huggingface_hub.utils.filter_repo_objects([*wanted, *others], **patterns)] == wanted
 

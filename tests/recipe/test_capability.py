@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from helpers.recipe_texts import GOOD, error_message, parse_messages, read
+from helpers.recipe_texts import GOOD, check_error, error_message, parse_messages, read
 
 from attnkit import mechanisms
-from attnkit.errors import RecipeError
 from attnkit.mechanisms import MechanismSpec, Option
 from attnkit.recipe import mechanism_registry
 
@@ -43,19 +42,16 @@ def attention(text: str) -> str:
 
 UNFIT = """
 synthesizer-random
-  r.yaml:3:20: model.attention: synthesizer-random cannot be cross attention (its weights are a
-  table over the positions of one sequence); name a mechanism for each place, with `cross:
-  scaled-dot`
+  r.yaml:3:20: model.attention: synthesizer-random cannot be cross attention (its weights are a table over the
+  positions of one sequence); name a mechanism for each place, with `cross: scaled-dot`
 {encoder: linear, cross: synthesizer-random}
-  r.yaml:3:45: model.attention.cross: synthesizer-random cannot be cross attention (its weights
-  are a table over the positions of one sequence); name a mechanism for each place, with `cross:
-  scaled-dot`
+  r.yaml:3:45: model.attention.cross: synthesizer-random cannot be cross attention (its weights are a table over the
+  positions of one sequence); name a mechanism for each place, with `cross: scaled-dot`
 {decoder: landmarks}
-  model.attention.decoder: landmarks cannot be decoder attention: it cannot hide the future (its
-  landmarks average the future); causal mechanisms: dot, linear,
+  model.attention.decoder: landmarks cannot be decoder attention: it cannot hide the future (its landmarks average
+  the future); causal mechanisms: dot, linear,
 {encoder: linaer}
-  r.yaml:3:30: model.attention.encoder: no attention mechanism is called 'linaer'; did you mean
-  linear?
+  r.yaml:3:30: model.attention.encoder: no attention mechanism is called 'linaer'; did you mean linear?
 zzz
   no attention mechanism is called 'zzz'; `attnkit mechanisms` lists them
 {name: landmarks, rank: 3}
@@ -92,9 +88,7 @@ zzz
 
 @pytest.mark.parametrize(("text", "message"), parse_messages(UNFIT))
 def test_unsuitable_mechanism_or_option_raises(text: str, message: str) -> None:
-    found = error_message(attention(text.rstrip()), kind=RecipeError)
-    assert message in found
-    assert "\n" not in found
+    check_error(message, attention(text.rstrip()))
 
 
 def test_positions_need_a_mechanism_that_supports_them() -> None:

@@ -11,16 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.errors import RecipeError
-from attnkit.recipe import Recipe, difference, digest, dump, flat, load, load_resolved, places
-from attnkit.recipe.schema import (
-    AttentionConfig,
-    DataConfig,
-    ModelConfig,
-    Roles,
-    SplitSizes,
-    TokenizerConfig,
-    TrainConfig,
-)
+from attnkit.recipe import Recipe, difference, digest, dump, flat, load, load_resolved, places, schema
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Cf", "Zl", "Zp"]), max_size=12)
 AWKWARD = st.sampled_from(
@@ -28,37 +19,26 @@ AWKWARD = st.sampled_from(
 )
 NAMES = TEXTS | AWKWARD
 WORDS = NAMES.filter(lambda text: text == "".join(text.split()).replace("\u2581", "") != "")
+LINEAR = schema.AttentionConfig(name="linear")
+RANDOM = schema.AttentionConfig(name="synthesizer-random", trainable=False, attention_dropout=0.5)
 RECIPES = st.builds(
     Recipe,
     task=st.sampled_from(["translation", "dialogue"]),
     data=st.builds(
-        DataConfig,
+        schema.DataConfig,
         corpus=st.none() | NAMES,
         source=st.none() | NAMES,
         train=st.none() | WORDS | st.tuples(WORDS, WORDS),
         rows=st.integers(0, 2**31 - 1),
     ),
-    tokenizer=st.builds(TokenizerConfig, special=st.lists(WORDS, max_size=3, unique=True).map(tuple)),
+    tokenizer=st.builds(schema.TokenizerConfig, special=st.lists(WORDS, max_size=3, unique=True).map(tuple)),
     train=st.builds(
-        TrainConfig,
+        schema.TrainConfig,
         lr=st.floats(0, exclude_min=True, allow_infinity=False, allow_nan=False),
         eps=st.floats(1e-30, 1),
         seeds=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3, unique=True).map(tuple),
     ),
-    model=st.builds(
-        ModelConfig,
-        attention=st.builds(
-            Roles,
-            encoder=st.sampled_from(
-                [
-                    AttentionConfig(name="linear"),
-                    AttentionConfig.model_validate(
-                        {"name": "synthesizer-random", "trainable": False, "attention_dropout": 0.5}
-                    ),
-                ]
-            ),
-        ),
-    ),
+    model=st.builds(schema.ModelConfig, attention=st.builds(schema.Roles, encoder=st.sampled_from([LINEAR, RANDOM]))),
 )
 
 
@@ -145,7 +125,7 @@ def test_flat_lists_every_value_once_in_the_order_of_the_schema() -> None:
         return sum(map(leaves, value.values())) if isinstance(value, dict) else 1
 
     # a dump omits data.split if nothing is split, model.input_feeding and model.init_std
-    assert len(values) == leaves(base().model_dump()) + len(SplitSizes.model_fields) + 2
+    assert len(values) == leaves(base().model_dump()) + len(schema.SplitSizes.model_fields) + 2
 
 
 def test_places_depend_on_the_shape() -> None:

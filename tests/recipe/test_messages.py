@@ -9,9 +9,6 @@ from attnkit.recipe.common_names import KEYS, MECHANISMS
 from attnkit.recipe.mechanism_registry import facts
 from attnkit.recipe.settings import all_keys
 
-TRAIN = GOOD + "train: {%s}\n"
-
-
 WRONG = """
 train: {setps: 3}
   3:9: train.setps: unknown key; did you mean train.steps?
@@ -38,8 +35,7 @@ train: {steps: many}
 train: {steps: }
   3:16: train.steps: must be a whole number >= 1, got nothing; the default is 1000
 train: {steps: 9999999999}
-  3:16: train.steps: must be a whole number >= 1, got '9999999999'; did you mean
-  2147483647?
+  3:16: train.steps: must be a whole number >= 1, got '9999999999'; did you mean 2147483647?
 train: {lr: .nan}
   3:13: train.lr: must be a number > 0, got '.nan'; the default is 0.001
 train: {lr: 1:30}
@@ -49,14 +45,12 @@ train: {compile: yes}
 train: {precision: bf61}
   3:20: train.precision: must be one of auto, fp32, bf16, fp16, got 'bf61'; did you mean bf16?
 train: {betas: [0.9, 2]}
-  3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got [0.9,
-  2]; the default is [0.9, 0.98]
+  3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got [0.9, 2]; the default is
+  [0.9, 0.98]
 train: {seeds: 3}
-  3:16: train.seeds: must be a list of seeds, got '3'; write [1] for one training, or [1, 2, 3] for
-  three
+  3:16: train.seeds: must be a list of seeds, got '3'; write [1] for one training, or [1, 2, 3] for three
 train: {seeds: []}
-  3:16: train.seeds: must be a non-empty list: [whole number >= 0, ...], got []; the default
-  is [1]
+  3:16: train.seeds: must be a non-empty list: [whole number >= 0, ...], got []; the default is [1]
 train: 3
   3:8: train: must be a mapping of keys, such as `steps: ...`, got '3'
 train: {lr: 1}
@@ -87,7 +81,7 @@ baseline: smal
     [
         *((GOOD + text, f"r.yaml:{message}") for text, message in parse_messages(WRONG)),
         (
-            TRAIN % f"steps: {'9' * 5000}",
+            f"{GOOD}train: {{steps: {'9' * 5000}}}\n",
             f"r.yaml:3:16: train.steps: must be a whole number >= 1, got '{'9' * 36}...{'9' * 9}'",
         ),
         (GOOD + "eval: {metrics: bleu}\n", "got 'bleu'; did you mean [bleu]?"),

@@ -1,9 +1,8 @@
 """Tests of rules between the keys of a recipe, which are checked before any data is read."""
 
 import pytest
-from helpers.recipe_texts import GOOD, error_message, read
+from helpers.recipe_texts import GOOD, check_error, error_message, read
 
-from attnkit.errors import RecipeError
 from attnkit.recipe.schema import AttentionConfig, Roles
 
 LM = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
@@ -168,9 +167,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
     ],
 )
 def test_keys_that_do_not_fit_together_raise(text: str, overrides: str, message: str) -> None:
-    found = error_message(text, *overrides.split(), kind=RecipeError)
-    assert message in found
-    assert "\n" not in found
+    check_error(message, text, *overrides.split())
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from attnkit.errors import MissingInputError, RecipeError
 from attnkit.recipe import load, yaml_nodes
 from attnkit.recipe.yaml_nodes import Mapping, read_file, read_value
 
-DEEP = 33
-
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -37,7 +35,7 @@ DEEP = 33
         ("a: 'x\x1b[31m'\n", "r.yaml:1:6: control character '\\x1b' is not allowed"),
         ("a: \x80\n", "r.yaml:1:4: control character '\\x80' is not allowed"),
         (b"a: 1\nb: \x00\n", "r.yaml:2:4: control character '\\x00' is not allowed"),
-        ("[" * DEEP, "r.yaml:1:33: nested deeper than 32 levels, the maximum for a recipe"),
+        ("[" * 33, "r.yaml:1:33: nested deeper than 32 levels, the maximum for a recipe"),
         ("a: [" + "x, " * 10_000 + "]", "more than 10000 keys and values, the maximum for a recipe"),
         ("#" * (256 * 1024 + 1), "r.yaml:1:1: the file is larger than 256 kB, the maximum for a recipe"),
     ],

@@ -112,17 +112,9 @@ def test_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
     assert len(manifest.pop("sha256")) == 64
     assert manifest.pop("python") == ".".join(map(str, sys.version_info[:3]))
     assert manifest.pop("torch") in torch.__version__
-    assert manifest == {
-        "format": 2,
-        "attnkit": attnkit.__version__,
-        "recipe": "x/toy",
-        "variant": "v",
-        "seed": 4,
-        "files": {"recipe.yaml": sha256_file(path / "recipe.yaml")},
-        "hashes": {"data": "d"},
-        "device": "cpu",
-        "threads": 2,
-    }
+    expected = {"format": 2, "attnkit": attnkit.__version__, "recipe": "x/toy", "variant": "v", "seed": 4}
+    expected |= {"files": {"recipe.yaml": sha256_file(path / "recipe.yaml")}}
+    assert manifest == expected | {"hashes": {"data": "d"}, "device": "cpu", "threads": 2}
 
 
 def test_updates_of_the_manifest_merge_objects(tmp_path: Path) -> None:
@@ -580,24 +572,12 @@ def test_flipped_bit_in_a_key_of_the_manifest_raises(finished: Run, key: bytes) 
             assert Run(finished.path).manifest
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "tokenizer.target.model",
-        "data/test.json",
-        "scores.json",
-        "notes.txt",
-        "x/y.bin",
-        "checkpoints/notes.txt",
-        "checkpoints/step-1/notes.txt",
-        "checkpoints/step-1.damaged/x",
-        "outputs/valid.hyp.txt",
-        "data/valid.jsonl",
-        "dead link",
-        "link to a folder",
-        "pipe",
-    ],
-)
+UNRECORDED = ["tokenizer.target.model", "data/test.json", "scores.json", "notes.txt", "x/y.bin", "data/valid.jsonl"]
+UNRECORDED += ["checkpoints/notes.txt", "checkpoints/step-1/notes.txt", "checkpoints/step-1.damaged/x"]
+UNRECORDED += ["outputs/valid.hyp.txt", "dead link", "link to a folder", "pipe"]
+
+
+@pytest.mark.parametrize("name", UNRECORDED)
 def test_file_without_a_recorded_hash_is_not_used(finished: Run, name: str) -> None:
     before = finished.tokenizer().digest
     path = finished.path / name
