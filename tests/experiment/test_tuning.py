@@ -99,7 +99,7 @@ def test_each_row_gets_the_value_of_its_best_trial(recipe: Path) -> None:
 
 
 @pytest.mark.slow
-def test_second_session_trains_nothing_and_other_seeds_use_the_recorded_values(recipe: Path) -> None:
+def test_second_session_trains_nothing_and_new_seeds_use_recorded_values(recipe: Path) -> None:
     tune(recipe, plan(recipe))
     recorded = tune(recipe, plan(recipe))
     assert not of_kind(events.StartedEvent, recorded)
@@ -194,16 +194,16 @@ def test_data_without_validation_split_raise(recipe: Path, monkeypatch: pytest.M
 @given(
     steps=st.integers(1, 10_000), share=st.floats(0.0001, 1), warmup=st.integers(0, 20_000), every=st.integers(0, 5000)
 )
-def test_a_shortened_schedule_keeps_its_proportions(steps: int, share: float, warmup: int, every: int) -> None:
+def test_shortened_schedule_keeps_its_proportions(steps: int, share: float, warmup: int, every: int) -> None:
     train = TrainConfig(steps=steps, warmup=warmup, valid_every=every, log_every=7, patience=3)
     fewer = max(1, int(steps * share))
     short = tuning.shortened(train, fewer)
     assert short.steps == fewer
     for name in ("warmup", "valid_every", "save_every", "log_every"):
-        long, cut = getattr(train, name), getattr(short, name)
-        assert (cut == 0) == (long == 0)
-        assert cut <= long
-        assert cut <= 1 or abs(cut / fewer - long / steps) <= 0.5 / fewer + 1e-9
+        before, after = getattr(train, name), getattr(short, name)
+        assert (after == 0) == (before == 0)
+        assert after <= before
+        assert after <= 1 or abs(after / fewer - before / steps) <= 0.5 / fewer + 1e-9
     assert (short.lr, short.patience) == (train.lr, train.patience)
     assert tuning.shortened(train, None) == tuning.shortened(train, steps) == train
 

@@ -49,7 +49,7 @@ def test_path_of_the_command_line_is_relative_to_the_working_folder(tmp_path: Pa
     assert both == (str(tmp_path / "train.en"), str(tmp_path / "train.de"))
 
 
-def test_path_is_also_searched_in_the_working_folder_as_in_earlier_versions(tmp_path: Path) -> None:
+def test_path_of_an_earlier_version_is_found_in_the_working_folder(tmp_path: Path) -> None:
     touch("train.jsonl")
     data = base(write(OWN, "mine/r.yaml")).data
     assert data.train == str(tmp_path / "train.jsonl")

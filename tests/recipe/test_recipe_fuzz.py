@@ -114,15 +114,14 @@ def outcome(path: Path, *overrides: str) -> RecipeFile | None:
     """Return the recipe, or None after an error of which every line was checked."""
     try:
         return load(path, overrides)
-    except (MissingInputError, RecipeError) as caught:
-        error = caught
-    lines = str(error).split("\n")
-    for line in lines:
-        assert PLACED.match(line), line
-        assert harmless(line), line
-        assert len(line) < 500, line
-    if isinstance(error, MissingInputError):
-        assert re.search(r": extends: (no )?recipe '", lines[0])
+    except (MissingInputError, RecipeError) as error:
+        lines = str(error).split("\n")
+        for line in lines:
+            assert PLACED.match(line), line
+            assert harmless(line), line
+            assert len(line) < 500, line
+        if isinstance(error, MissingInputError):
+            assert re.search(r": extends: (no )?recipe '", lines[0])
     return None
 
 

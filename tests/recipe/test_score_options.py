@@ -200,7 +200,7 @@ def test_noise_is_added_to_outputs_in_training_only() -> None:
     torch.testing.assert_close(attention(x, mask).y, layer("scaled-dot").eval()(x, mask).y)
 
 
-def test_standard_deviation_of_outputs_with_noise_equals_the_first_order_law() -> None:
+def test_noise_of_outputs_equals_the_first_order_law() -> None:
     """std(noisy - clean) is about sqrt((e^(s^2) - 1) sum p^2 (v - o)^2) for many keys of similar weight."""
     sigma, keys, draws = 0.5, 256, 400
     attention = MultiHead.build("dot", 1, 1, 8, score_noise=sigma).mechanism
