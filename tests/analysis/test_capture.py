@@ -59,7 +59,7 @@ def assert_close(found: Capture, expected: Capture, atol: float = 0) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("how", SEARCHES)
-def test_maps_of_the_output_of_a_search(runs: dict[str, Run], shape: str, how: str) -> None:
+def test_maps_of_a_search_equal_those_of_its_output(runs: dict[str, Run], shape: str, how: str) -> None:
     run, spec = runs[shape], SEARCHES[how]
     state = torch.get_rng_state()
     found = capture(run, TEXT, search=spec, step="input", device="cpu")

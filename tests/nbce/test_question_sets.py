@@ -120,10 +120,10 @@ def test_questions_that_need_more_contexts_are_skipped(run: Run) -> None:
 
 def test_concatenation_is_truncated_to_the_length_of_training(run: Run) -> None:
     spec = ContextsConfig(counts=(1, 4), methods=("concat",), rows=4)
-    one, four = question_sets.evaluate(run, ["test"], METRICS, spec, device="cpu")
-    assert (one.cut, four.cut) == (0, 4)
+    single, four = question_sets.evaluate(run, ["test"], METRICS, spec, device="cpu")
+    assert (single.cut, four.cut) == (0, 4)
     note = "concat truncated contexts that did not fit one row (contexts): 4 of 4 questions (4)"
-    assert note in tables(side_by_side([one, four], {"toy": "base"}))[0].notes
+    assert note in tables(side_by_side([single, four], {"toy": "base"}))[0].notes
 
 
 def test_methods_are_compared_for_the_same_number_of_contexts(run: Run) -> None:

@@ -101,19 +101,19 @@ def test_saved_scores_are_not_computed_again(run: Run, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("asked", ["chrf", "perplexity", "rouge1", "accuracy", "exact-match"])
-def test_scores_of_other_metrics_are_kept(run: Run, asked: str, force: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("metric", ["chrf", "perplexity", "rouge1", "accuracy", "exact-match"])
+def test_scores_of_other_metrics_are_kept(run: Run, metric: str, force: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a plug-in that is not loaded; the outputs, too, where no metric reads them."""
     evaluate_test(run, EvalConfig(metrics=("bleu", "chrf", "perplexity")))
     before, texts = run.scores()["test"].metrics, run.read("outputs/test.hyp.txt")
     monkeypatch.setattr(saved_scores, "is_known", lambda name: name != "bleu")
-    if not force and asked != "accuracy":  # nothing is decoded again
+    if not force and metric != "accuracy":  # nothing is decoded again
         monkeypatch.setattr(Run, "model", None)
-    entry = evaluate_test(run, EvalConfig(metrics=(asked,)), force=force)
-    assert list(entry.scores) == [asked]
+    entry = evaluate_test(run, EvalConfig(metrics=(metric,)), force=force)
+    assert list(entry.scores) == [metric]
     after = run.scores()["test"].metrics
     assert {name: after[name].score for name in before} == pytest.approx({name: before[name].score for name in before})
-    assert asked in after
+    assert metric in after
     assert run.read("outputs/test.hyp.txt") == texts
     monkeypatch.undo()
     assert saved_split(run, "test").scores.keys() == after.keys()

@@ -73,7 +73,7 @@ def reference_interval(systems: list[System], resamples: int) -> tuple[float, fl
     whole = [[score_on(range(lines), seed) for seed in system] for system in values]
     again = [[[score_on(rows, seed) for seed in system] for system in values] for rows in drawn]
     difference = statistics.mean(whole[0]) - statistics.mean(whole[1])
-    gaps = [statistics.mean(one) - statistics.mean(other) for one, other in again]
+    gaps = [statistics.mean(first) - statistics.mean(second) for first, second in again]
     of_sentences = statistics.pvariance(gaps) * lines / (lines - 1)
     degrees = sum(len(scores) - 1 for scores in whole)
     if not degrees:

@@ -333,9 +333,9 @@ def test_thumbnails_of_two_models_side_by_side_and_subtracted(show: Open) -> Non
 def test_thumbnails_without_a_map_or_a_difference_have_a_note(show: Open) -> None:
     second = translation("two", heads=2)
     page = show(translation("one"), second, view="grid")
-    assert page.locator("#grid button:has-text('head 2')").first.text_content() == ("nothing to showhead 2")
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == "nothing to showhead 2"
     choose(page, mode="difference")
-    assert page.locator("#grid button:has-text('head 2')").first.text_content() == ("no differencehead 2")
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == "no differencehead 2"
     other = tokens(SOURCE.replace("_man", "_dog"))
     second = replace(translation("two"), maps={"encoder": random_maps("encoder", other, other)})
     page = show(translation("one"), second, view="grid")

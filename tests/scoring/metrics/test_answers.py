@@ -69,7 +69,7 @@ def test_best_reference_of_a_line_counts() -> None:
         ("He lives in Osloby.", ["oslo"], False),
         ("A green, old watch", ["green watch"], False),
         ("A green watch", ["the", "watch"], True),
-        ("anything", ["a"], False),  # an article alone is no answer
+        ("anything", ["a"], False),  # an article is not an answer
     ],
 )
 def test_context_contains_an_answer_by_words(context: str, answers: list[str], expected: bool) -> None:
