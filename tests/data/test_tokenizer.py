@@ -173,14 +173,10 @@ def test_existing_model_serves_both_sides(tmp_path: Path) -> None:
     tokenizer = train([], model=str(tmp_path / "tokenizer.model"), special=special)
     assert tokenizer.shared
     assert tokenizer.digest == saved.digest == train(special=special).digest
+    with pytest.raises(DataError, match=r"tokenizer\.model: has no piece '__eop__'"):
+        train([], model=str(tmp_path / "tokenizer.model"), special=("__eop__",))
     with pytest.raises(MissingInputError, match=r"none\.model: no such file"):
         train([], model=str(tmp_path / "none.model"))
-
-
-def test_existing_model_without_a_special_token_raises(tmp_path: Path) -> None:
-    train().save(tmp_path)
-    with pytest.raises(DataError, match=r"tokenizer\.model: has no piece '__eot__'"):
-        train([], model=str(tmp_path / "tokenizer.model"), special=("__eot__",))
 
 
 def test_existing_model_with_other_ids_raises(tmp_path: Path) -> None:

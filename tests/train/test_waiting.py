@@ -58,21 +58,16 @@ def test_selecting_by_a_mask_would_read_values() -> None:
 
 
 @pytest.mark.parametrize("rows", [[0, 1], [1], []])
-def test_targets_and_their_states_exclude_padding(rows: list[int]) -> None:
+@pytest.mark.parametrize("only_padding", [False, True])
+def test_targets_and_their_states_exclude_padding(rows: list[int], only_padding: bool) -> None:
     batch = padded_batch()
-    batch = batch._replace(output=batch.output[rows], input=batch.input[rows])
+    output = torch.zeros_like(batch.output) if only_padding else batch.output
+    batch = batch._replace(output=output[rows], input=batch.input[rows])
     tensors = batch.to(torch.device("cpu"))
     hidden = torch.randn(len(rows), 9, 4)
     torch.testing.assert_close(tensors.predicting(hidden), hidden[batch.output != 0])
     torch.testing.assert_close(tensors.targets, batch.output[batch.output != 0])
-    assert (tensors.places is None) == (0 not in rows)
-
-
-def test_batch_of_padding_has_no_targets() -> None:
-    batch = padded_batch()
-    tensors = batch._replace(output=torch.zeros_like(batch.output)).to(torch.device("cpu"))
-    assert tensors.predicting(torch.randn(2, 9, 4)).shape == (0, 4)
-    assert tensors.targets.shape == (0,)
+    assert (tensors.places is None) == bool((batch.output != 0).all())
 
 
 def test_batches_for_a_gpu_are_copied_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
