@@ -122,4 +122,4 @@ def page(kept: dict[str, list[Run]]) -> str:
         body += [*texts, ""] if texts else []
     kinds = ("agrees", "differs", PART, "not run")
     summary = table(kinds, [[counts[kind] for kind in kinds]])
-    return "\n".join(["# Published results, and ours", "", RULES, "", *summary, "", *body]).rstrip() + "\n"
+    return "\n".join(["# Published results, and ours", "", RULES, "", summary, "", *body]).rstrip() + "\n"
