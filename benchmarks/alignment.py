@@ -125,7 +125,12 @@ def main() -> None:
         body = ["valid, 200 sentences, argmax:", table(header, scores, 3)]
         chosen = []
         for method in ("argmax", "mutual", "threshold"):
-            (row,) = align(options.run, *test[:2], "--gold", test[2], "--dev", *valid, "--method", method)
+            gold = ("--method", method, "--gold")
+            layer, head, step, *_ = min(
+                align(options.run, *valid[:2], *gold, valid[2]), key=lambda row: float(row[-1])
+            )
+            words = ["--layer", layer, "--step", step, *(["--head", head] if head != "mean" else [])]
+            (row,) = align(options.run, *test[:2], *gold, test[2], *words)
             chosen.append([method, *row])
         body += ["test, 300 sentences, the head chosen on valid:", table(f"method | {header}", chosen, 4)]
     publish("alignment", "Word alignments from cross attention", about, body)
