@@ -10,7 +10,7 @@ from helpers.tensors import packed
 
 from attnkit import mechanisms
 from attnkit.cli import main
-from attnkit.errors import AttnkitError, MissingInputError, UsageError
+from attnkit.errors import MissingInputError, UsageError
 from attnkit.layers import MultiHead
 from attnkit.recipe import mechanism_registry
 
@@ -56,7 +56,7 @@ def plugin(tmp_path: Path) -> Path:
 def plug_in_error(path: Path, text: str) -> str:
     """Return the message of the error when a file of this text is plugged in."""
     path.write_text(text)
-    with pytest.raises(AttnkitError) as caught:
+    with pytest.raises(UsageError) as caught:
         mechanisms.plug_in(path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -115,7 +115,7 @@ def test_invalid_plugin_raises_with_its_line(tmp_path: Path) -> None:
         ("x = 1\nclass A(:\n", ":2: not valid Python"),
         ("\0", ":1: not valid Python"),
         (HALVED.replace('"T*S"', "str(1)"), ":16: cost must be a literal"),
-        (HALVED.replace('"T*S"', "1; positions = 'rope'"), ": positions must be of type tuple[str, ...], got 'rope'"),
+        (HALVED.replace('"T*S"', "''; positions = 'rope'"), ": positions must be of type tuple[str, ...], got 'rope'"),
         (HALVED.replace("= 2.0", "= float(2)"), ":18: divisor must be a literal"),
     ):
         assert f"{path}{message}" in plug_in_error(path, text)

@@ -59,7 +59,9 @@ TRANSFORMERS: list[dict[str, Any]] = [
     {"activation": "geglu"},
     {"init_std": 0.02, "positions": "learned"},
 ]
-MODELS = [*MODEL_TYPES.values(), *TRANSFORMERS, *(options | {"shape": "decoder"} for options in TRANSFORMERS)]
+MODELS = MODEL_TYPES | {
+    str(options | shape): options | shape for shape in ({}, {"shape": "decoder"}) for options in TRANSFORMERS
+}
 
 
 @torch.no_grad()
@@ -72,7 +74,7 @@ def assert_steps_equal_one_pass(model: Model) -> None:
     torch.testing.assert_close(torch.cat(logits, 1), model(source, target))
 
 
-@pytest.mark.parametrize("options", MODELS, ids=str)
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_cached_steps_equal_one_pass(options: dict[str, Any]) -> None:
     assert_steps_equal_one_pass(build(options))
 
@@ -88,7 +90,7 @@ def test_cached_steps_with_every_cross_attention_equal_one_pass(kind: str, word:
     assert_steps_equal_one_pass(build(BASELINES[kind] | {"attention": attention, "heads": 2}))
 
 
-@pytest.mark.parametrize("options", MODELS, ids=str)
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_sentence_alone_equals_itself_in_a_padded_batch(options: dict[str, Any]) -> None:
     model, source, target = build(options), padded(), random_ids(3, 6, 1)
     batch = model(source, target)

@@ -53,7 +53,7 @@ class Nystromformer(nn.Module):
 
 @pytest.mark.parametrize("conv", [None, 5])
 def test_one_matrix_is_equal_to_both(conv: int | None) -> None:
-    """With one head and one sentence, since their inverses of all matrices of a batch begin with one common factor."""
+    """With one head and one sentence, since both scale the first inverse by a maximum over the whole batch."""
     layer, x = our_layer("nystrom", heads=1, landmarks=LANDMARKS, conv=conv), tokens(1, 20)
     y = layer(x, no_padding(1, 20)).y
     options = {"residual": conv is not None, "residual_conv_kernel": conv or 33}
