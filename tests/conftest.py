@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in programs that tests sta
 SLOWEST_FILES = ("test_docs.py", "test_shipped_recipes.py")
 """Run first, so that at the end no test worker waits for another."""
 MANY = 12
-"""Number of cases of a test from which most of its cases that are not sampled run with `-m every` only."""
+"""Number of cases from which on most cases of a test with `sampled(n)` run with `-m every` only."""
 
 hypothesis.settings.register_profile("fast", max_examples=15, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=50, deadline=None)

@@ -34,9 +34,7 @@ COMMANDS = (
     f"convert {RUN} --attention linear --transfer 2 --tune 2",
     f"bench decode {RUN} --threads 1 --rows 2",
 )
-NBCE = (
-    "nbce runs/long-context/passages/base/seed-1 --context source.txt --context other.txt --prompt a --max-length 4 "
-)
+NBCE = "nbce runs/long-context/passages/base/seed-1 --context source.txt --context other.txt --prompt a --max-length 4"
 TEXT = "a dog\nthe cat sees two dogs\n"
 
 

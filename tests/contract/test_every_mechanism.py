@@ -50,7 +50,7 @@ def subjects() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", subjects())
+@pytest.mark.parametrize("subject", [*subjects()])
 def test_a_mechanism_uses_one_device_and_never_waits_for_it(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entmax, "NEWTON", 2)  # tensors without values never end an iteration early
     monkeypatch.setattr(entmax, "BISECTIONS", 2)

@@ -40,7 +40,7 @@ class Document(HTMLParser):
 
 
 def long_capture(layers: int, heads: int, length: int) -> Capture:
-    """Return maps between `length` tokens; weights are concentrated in the first head, and even in the last."""
+    """Return maps between `length` tokens; weights are nearly even in the first head, concentrated in the last."""
     axis = tuple(Token(f"\u2581t{i}", i, i) for i in range(length))
     scores = np.random.default_rng(3).standard_normal((heads, length, length), np.float32)
     distance = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))

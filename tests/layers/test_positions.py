@@ -20,7 +20,7 @@ def test_alibi_slopes_halve_by_head_and_grow_with_distance() -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("word", ["scaled-dot", "additive", "synthesizer-random", "local"])
 @torch.no_grad()
-def test_alibi_in_bfloat16_is_exact_after_a_thousand_tokens(word: str) -> None:
+def test_alibi_in_bfloat16_is_accurate_after_a_thousand_tokens(word: str) -> None:
     """The bias was rounded to 8 bits, so weights of distant keys were wrong by several percent."""
     length = 1000
     layer = MultiHead.build(word, 16, 1, length, **({"window": length} if word == "local" else {}))

@@ -32,7 +32,7 @@ def test_base_model_has_the_published_number_of_parameters(size: int, expected: 
 
 
 @pytest.mark.parametrize(("tie", "tables"), [("all", 1), ("decoder", 2), ("none", 3)])
-def test_number_of_tables(tie: str, tables: int) -> None:
+def test_tie_determines_the_number_of_embedding_tables(tie: str, tables: int) -> None:
     model = tiny_model(SIZE, tie=tie)
     weights = (model.embed_source.tokens.weight, model.embed_target.tokens.weight, model.output.weight)
     assert len({w.data_ptr() for w in weights}) == tables

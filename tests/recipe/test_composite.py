@@ -79,7 +79,7 @@ mixture
 {name: interleaved, parts: [{name: dot, residual_scores: true}, linear]}
   interleaved: residual_scores adds the scores of the previous layer: set it on all parts
 """
-"""Encoder attention, each followed by its error message; tests/mechanisms/test_refusals.py has more."""
+"""Encoder attention, each followed by its error message; tests/mechanisms/test_invalid_options.py has more."""
 
 
 @pytest.mark.parametrize(("text", "message"), parse_messages(WRONG))
