@@ -28,15 +28,14 @@ def show(open_page: Open) -> Open:
 
     def open_captures(*captures: Capture, view: str = "matrix", options: Any = None, **more: Any) -> Any:
         content = html(captures, view=view, **(options or {}))
-        page = open_page(content, **{"viewport": DESK, **more})
-        page.wait_for_selector("body[data-state=ready]")
-        return settle(page)
+        return settle(open_page(content, **{"viewport": DESK, **more}))
 
     return open_captures
 
 
 def settle(page: Any) -> Any:
-    """Wait until the page is drawn, and return it."""
+    """Wait until the page is drawn, and return it; it decodes maps asynchronously, also after a choice."""
+    page.wait_for_selector("body[data-state=ready]")
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return page
 
