@@ -342,11 +342,16 @@ def test_teacher_forced_sums_equal_those_of_single_rows(
 ) -> None:
     monkeypatch.setattr("attnkit.scoring.teacher_forced.BATCH_TOKENS", batch_tokens)
     sums = teacher_forced(run.model("cpu"), encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False))
-    for (logits, targets), (nll, correct, tokens, *_) in zip(logits_by_row(run), sums, strict=True):
+    for (logits, targets), (nll, correct, tokens, *marked_and_gaps) in zip(logits_by_row(run), sums, strict=True):
+        hits = logits.argmax(-1) == targets
         # float32 sums of batches of different shapes
         assert nll == pytest.approx(float(cross_entropy(logits, targets, reduction="sum")), rel=1e-5)
-        assert correct == (logits.argmax(-1) == targets).sum()
+        assert correct == hits.sum()
         assert tokens == len(targets)
+        confidence = logits.softmax(-1).amax(-1)
+        intervals = (confidence * CONFIDENCE_BINS).long()
+        gaps = torch.zeros(CONFIDENCE_BINS).index_add(0, intervals, confidence - hits.float())
+        assert marked_and_gaps == pytest.approx([0, 0, *gaps.tolist()], rel=1e-5, abs=1e-5)
 
 
 def test_words_beyond_the_cut_are_not_counted(run: Run) -> None:

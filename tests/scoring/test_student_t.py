@@ -1,8 +1,9 @@
-"""Tests of Student's t against printed tables, closed forms and the normal distribution."""
+"""Tests of Student's t against printed tables, closed forms, integrals and the normal distribution."""
 
 import math
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,16 @@ def test_one_and_two_degrees_have_closed_forms(t: float) -> None:
     assert two_sided(t, 1) == pytest.approx(2 / math.pi * math.atan2(1, t), rel=1e-9)
     expected = 2 / (math.sqrt(2 + t * t) * (t + math.sqrt(2 + t * t)))
     assert two_sided(t, 2) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.floats(0, 6), st.floats(2, 500))
+def test_p_value_is_the_integral_of_the_density(t: float, degrees: float) -> None:
+    """Over x = arctan(t / sqrt(degrees)), whose density is proportional to cos(x) ** (degrees - 1)."""
+    starts = (math.atan(t / math.sqrt(degrees)), 0)
+    tail, whole = (
+        np.trapezoid(np.cos(x) ** (degrees - 1), x) for x in (np.linspace(s, math.pi / 2, 20_001) for s in starts)
+    )
+    assert two_sided(t, degrees) == pytest.approx(tail / whole, rel=1e-4)
 
 
 @given(st.floats(0.01, 6))
