@@ -90,7 +90,7 @@ def test_axes_of_an_encoder_decoder_are_the_ids_it_reads(runs: dict[str, Run]) -
 
 
 @pytest.mark.parametrize(("shape", "name"), [("pair", "output"), ("causal", "text"), ("joint", "text")])
-def test_axes_of_a_decoder_only_model_are_named_text(runs: dict[str, Run], shape: str, name: str) -> None:
+def test_names_of_decoder_axes(runs: dict[str, Run], shape: str, name: str) -> None:
     found = capture(runs[shape], TEXT, target="ein hund", kinds=["decoder"], device="cpu")
     assert matrix_of(found.maps["decoder"]).axes == (f"{name} (queries)", f"{name} (keys)")
 

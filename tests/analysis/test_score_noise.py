@@ -157,7 +157,12 @@ def test_recorded_maps_have_noise() -> None:
 @pytest.mark.parametrize(
     ("word", "options", "message"),
     [
-        ("linear", {}, "is linear, which has no attention scores to add noise to; choose another --kind or --layer"),
+        (
+            "linear",
+            {},
+            "encoder attention is linear, which has no attention scores to add noise to; "
+            "choose another --kind or --layer",
+        ),
         ("nystrom", {"kinds": ["encoder"]}, "encoder attention is nystrom, which has no attention scores"),
         ("scaled-dot", {"sigmas": [0.0]}, "--sigma 0: must be above 0 and at most 20"),
         ("scaled-dot", {"sigmas": [1.0, math.nan]}, "--sigma nan"),

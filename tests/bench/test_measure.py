@@ -196,7 +196,7 @@ def test_exponent_is_fitted_between_2048_and_16384_if_possible() -> None:
     short = fit([(128, 1.0), (256, 4.0), (4096, 0.0)])
     assert found is not None
     assert short is not None
-    assert (found.exponent, short.exponent) == pytest.approx((1.5, 2))
+    assert (found.exponent, short.exponent) == pytest.approx((1.5, 2), rel=1e-9)
     assert (found.low, found.high, short.low, short.high) == (2048, 16384, 128, 256)
     assert fit([(2048, 1.0)]) is None
 

@@ -17,7 +17,7 @@ LINES = np.random.default_rng(0).random(200)
 
 
 def entry(variant: str, gain: float, seed: int = 1, **more: Any) -> ScoreRow:
-    """Return a row whose score is 50 + `gain` points, with noise that depends on its name."""
+    """Return a row whose score is 50 + `gain` points, with noise that depends on its name and seed."""
     noise = more.pop("noise", sum(map(ord, variant)) + seed)
     metric, signature = more.pop("metric", "exact-match"), more.pop("signature", "s")
     draw = np.random.default_rng(noise)

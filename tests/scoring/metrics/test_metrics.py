@@ -83,10 +83,12 @@ def test_rouge_equals_that_of_rouge_score_with_stemmer() -> None:
 
 
 def test_rouge_lsum_splits_sentences_as_the_recipe_says() -> None:
-    """Two exchanged sentences match in full only when the text is split into sentences."""
+    """Two exchanged sentences match in full only when the text is split into sentences, by default at newlines."""
     text, reference = "a b c. d e f.", [["d e f. a b c."]]
-    for mode, expected in (("newline", 50), ("punctuation", 100)):
-        settings = EvalConfig.model_validate({"sentences": mode})
+    for settings, mode, expected in (
+        (EvalConfig(), "newline", 50),
+        (EvalConfig(sentences="punctuation"), "punctuation", 100),
+    ):
         ours = score(["rougeLsum"], [text], reference, settings)["rougeLsum"]
         assert ours.value == pytest.approx(expected)
         assert f"sentences:{mode}" in ours.signature
