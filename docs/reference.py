@@ -124,10 +124,12 @@ def _description(value: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write the files."""
-    for write in (mechanisms, choosing):
-        page = HERE / f"{write.__name__}.md"
-        page.write_text(write(page.read_text(encoding="utf-8")), encoding="utf-8")
-    (HERE / "recipe-keys.md").write_text(recipe_keys(), encoding="utf-8")
+    pages = {HERE / f"{write.__name__}.md": write for write in (mechanisms, choosing)}
+    texts = {page: write(page.read_text(encoding="utf-8")) for page, write in pages.items()}
+    for page, text in {**texts, HERE / "recipe-keys.md": recipe_keys()}.items():
+        if page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+            print(f"wrote {page}")
 
 
 if __name__ == "__main__":

@@ -92,10 +92,10 @@ class CardFiles:
             where = f"neither in {self._given} nor in {self._downloads}"
             if self._given is None:
                 where = f"not in {self._downloads}, and no data folder is set"
+            homepage = f" ({self._card.homepage})" if self._card.homepage else ""
             raise MissingInputError(
                 f"data.corpus: {name}: {file.path} is {where}; set ATTNKIT_DATA or --data-dir to a "
-                f"folder with {self._card.folder or name}/{file.path}. How to obtain it "
-                f"({self._card.homepage}): {self._card.obtain}"
+                f"folder with {self._card.folder or name}/{file.path}. How to obtain it{homepage}: {self._card.obtain}"
             )
         return path
 

@@ -24,7 +24,7 @@ from attnkit.data.text_form import NOTHING
 from attnkit.data.tokenizer import EOS, PAD, Vocabulary
 from attnkit.errors import DataError
 from attnkit.recipe.schema import Recipe
-from attnkit.text import RESERVED
+from attnkit.text import RESERVED, counted
 
 MASK = "<mask>"
 DENSITY = 0.15
@@ -114,7 +114,7 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
     parts = [ids[:end].reshape(-1, max_length), ids[None, end:]]
     parts = [part for part in parts if part.shape[1] > 1 and len(part)]
     if not parts:
-        raise DataError(f"the text has {len(ids)} tokens; span corruption needs at least 2")
+        raise DataError(f"the text has {counted(len(ids), 'token')}; span corruption needs at least 2")
     sources, targets = list[Ids](), list[Ids]()
     for part in parts:
         rows, length = part.shape

@@ -183,7 +183,7 @@ def test_missing_file_of_a_card_says_how_to_obtain_it(folder: Path, card: dict[s
     assert str(caught.value) == (
         f"data.corpus: tiny: test.de is neither in {folder / 'data' / 'tiny'} nor in "
         f"{folder / 'cache' / 'corpora' / 'tiny'}; set ATTNKIT_DATA or --data-dir to a folder "
-        "with tiny/test.de. How to obtain it (None): from a friend"
+        "with tiny/test.de. How to obtain it: from a friend"
     )
     card["splits"]["test"]["de"]["path"] = "absent"
     with pytest.raises(MissingInputError, match="no data folder is set; set ATTNKIT_DATA"):

@@ -164,7 +164,7 @@ def test_span_corruption_ignores_ends_of_paragraphs() -> None:
 
 
 def test_span_corruption_of_one_token_raises() -> None:
-    with pytest.raises(DataError, match="1 tokens; span corruption needs at least 2"):
+    with pytest.raises(DataError, match="1 token; span corruption needs at least 2"):
         corrupt_spans(stream(1), VOCABULARY, LENGTH)
 
 

@@ -10,12 +10,12 @@ A family has a function `scores`, and `check` if a dependency of a metric may be
 
 from collections.abc import Sequence
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 
 from attnkit.errors import DataError, UsageError
 from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metric_refusal, metrics_that_read
 from attnkit.recipe.schema import EvalConfig, Recipe
-from attnkit.scoring.metrics import plugin_metrics
 from attnkit.scoring.metrics.answers import context_found
 from attnkit.scoring.metrics.base import References, Score, Statistics, reducer
 from attnkit.scoring.metrics.labels import label_scores
@@ -103,8 +103,9 @@ def score(
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
-    Only metrics of output text are computed. BLEU by further tokenizers follows BLEU, as bleu-intl. Only plug-ins read
-    `sources`. Time: about 0.3 s for 1,000 sentences, TER several times that.
+    Only metrics of output text are computed. BLEU by further tokenizers follows BLEU, as bleu-intl. Families whose
+    `scores` has a parameter `sources` get the source texts, or None. Time: about 0.3 s for 1,000 sentences, TER
+    several times that.
 
     Raises:
         DataError: the numbers of lines differ, or a line has no reference.
@@ -120,7 +121,8 @@ def score(
         raise DataError(f"line {empty[0]} has no reference: give at least one for each line")
     scores: dict[str, Score] = {}
     for family, names in _by_family(metrics).items():
-        options = {"sources": sources} if family is plugin_metrics else {}
+        reads_sources = "sources" in signature(family.scores).parameters
+        options = {"sources": sources} if reads_sources else {}
         scores |= family.scores(names, hypotheses, references, eval, **options)
     order = [name for metric in expand(metrics) for name in scores if base_metric(name) == metric]
     return {name: scores[name] for name in order}
