@@ -171,7 +171,6 @@ def test_runs_that_are_not_comparable_have_notes(tmp_path: Path) -> None:
         (["training-loss"], "length", "training-loss has no axis length"),
         (["rouge1"], None, "no run is scored by rouge1; run `attnkit eval"),
         (["score"], None, "no run is scored; run `attnkit eval"),
-        ([], "length", "no run is scored at several lengths; set eval.lengths"),
     ],
 )
 def test_curve_that_does_not_exist_raises(names: list[str], x: str | None, message: str, tmp_path: Path) -> None:
@@ -179,6 +178,12 @@ def test_curve_that_does_not_exist_raises(names: list[str], x: str | None, messa
     with pytest.raises(UsageError, match=message) as caught:
         draw(tmp_path, *names, x=x)
     assert "\n" not in str(caught.value)
+
+
+def test_scores_without_lengths_have_no_axis_length(tmp_path: Path) -> None:
+    make_logged(tmp_path, scores={"bleu": 20.0})
+    with pytest.raises(UsageError, match="no run is scored at several lengths; set eval.lengths"):
+        draw(tmp_path, x="length")
 
 
 def test_different_tasks_or_metrics_raise(tmp_path: Path) -> None:
