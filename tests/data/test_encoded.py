@@ -118,8 +118,9 @@ def test_damaged_cache_is_rebuilt(tokenizer: Tokenizer, tmp_path: Path, name: st
     first = encode_rows(ROWS, tokenizer, tmp_path / "k", max_length=9)
     path = first.path / name
     content = path.read_bytes()
-    path.unlink()
-    if damage != "absent":
+    if damage == "absent":
+        path.unlink()
+    else:
         flipped = bytearray(content)
         flipped[len(content) // 2] ^= 2
         damaged = {"empty": b"", "cut": content[:-3], "flipped": flipped, "longer": content + b"}"}

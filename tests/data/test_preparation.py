@@ -288,7 +288,7 @@ def test_check_splits_raises_for_a_damaged_file_of_a_card(tmp_path: Path) -> Non
         check_splits(Recipe.model_validate(MULTI30K), data_dir=tmp_path / "data", cache=tmp_path, fetch=False)
 
 
-def test_scoring_the_validation_split_for_want_of_a_test_split_is_reported(tmp_path: Path) -> None:
+def test_scoring_the_validation_split_without_a_test_split_is_reported(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, eval={"splits": ["valid"]})
     reports = prepare(recipe, cache=tmp_path / "c").reports
     assert reports[-1] == "there is no data.test: the validation split is scored"

@@ -178,7 +178,7 @@ def test_measuring_does_not_change_the_random_state(recipe: Recipe, prepared: Pr
 def test_precision_is_chosen_by_paired_timings_and_stored(
     recipe: Recipe, prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two slow rounds of five, of the faster precision, do not decide."""
+    """Two slow rounds of the faster precision, of five, do not change the choice."""
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
     timed = Mock(return_value={"fp32": [2.0] * 5, "bf16": [1.0, 20.0, 1.0, 20.0, 1.0]})
     monkeypatch.setattr(cost, "_timed", timed)

@@ -252,7 +252,7 @@ def test_peak_memory_is_none_if_the_system_does_not_report_it(tmp_path: Path, mo
 
 def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     """A finished run is skipped if its files have moved; if they differ, training raises."""
-    tmp_path /= "a_long_name_of_a_folder_" * 5  # long paths are not cut where they are equal
+    tmp_path /= "a_long_name_of_a_folder_" * 5  # two long paths must not be shortened to the same text
     tmp_path.mkdir()
     lines = "".join(f'{{"source": "a b {n}", "target": "b a {n}"}}\n' for n in range(30))
     for folder, text in (("old", lines), ("new", lines), ("other", lines.replace("a b", "a c"))):
