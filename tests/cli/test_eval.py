@@ -124,7 +124,10 @@ def test_table_is_on_standard_output_and_warnings_on_standard_error(evaluate: Cl
 
 
 def test_classic_rouge_warns_once_of_ignored_letters(evaluate: Cli) -> None:
-    """The reference has 9 Cyrillic letters and 4 digits, and 1 of its 3 words matches: the year, all ROUGE reads."""
+    """The reference has 8 Cyrillic letters and 4 digits. Of its 3 words, only the year matches.
+
+    The classic tokenizer keeps nothing but the year.
+    """
     Path("ref.ru").write_text("\u043a\u043e\u0442 \u0441\u043f\u0430\u043b\u0430 2024\n", encoding="utf-8")
     names = ["a.ru", "b.ru", "c.ru"]
     for name in names:
@@ -141,9 +144,11 @@ def test_classic_rouge_warns_once_of_ignored_letters(evaluate: Cli) -> None:
     assert done.err == ""
     assert scores(done)["rouge1"] == pytest.approx(100 / 3, abs=1e-4)
     words += ["--metrics", "rouge1,rougeL", "--words", "unicode", "--format", "csv"]
-    for columns, counts in (("rouge1", [1, 0]), ("rouge,rouge1", [1, 1])):
-        done = evaluate(*words, "--columns", columns)
-        assert [done.out.count(f"{name}_sd") for name in ("rouge1", "rougeL")] == counts, done.err
+    out = evaluate(*words, "--columns", "rouge1").out
+    assert out.count("rouge1_sd") == 1
+    assert "rougeL" not in out
+    out = evaluate(*words, "--columns", "rouge,rouge1").out
+    assert [out.count(f"{name}_sd") for name in ("rouge1", "rougeL")] == [1, 1]
 
 
 def write_recipe(folder: Path) -> Path:

@@ -52,7 +52,7 @@ def report(folder: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def call(*runs: str, output: str = "r.md") -> str:
         cli("report", *runs, "-o", str(tmp_path / output))
-        return (tmp_path / output).read_text(encoding="utf-8")
+        return (tmp_path / output).read_bytes().decode()
 
     return call
 
@@ -143,7 +143,7 @@ def test_full_disk_leaves_the_old_page(report: Any, cli: Cli, tmp_path: Path, mo
     for name in ("r.html", "r.md"):
         cli("report", "runs/toy", "-o", str(tmp_path / name), code=74)
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
-    assert (tmp_path / "r.html").read_text(encoding="utf-8") == before
+    assert (tmp_path / "r.html").read_bytes() == before.encode()
 
 
 def test_runs_of_different_test_lines_have_no_examples(report: Any, tmp_path: Path) -> None:
