@@ -289,7 +289,7 @@ BENCH = "bench attention linear --lengths 64,128 --repeats 1 --budget 1"
 
 @pytest.mark.slow
 def test_commands_remove_their_temporary_files(tmp_path: Path) -> None:
-    """SIGTERM makes no difference; after SIGKILL the next command removes the files."""
+    """A command ended by SIGTERM removes them itself; after SIGKILL, the next command does."""
     (tmp_path / "toy.yaml").write_text(TOY)
     folder = Path(tempfile.mkdtemp())  # a short path
     env = {**ENVIRONMENT, "TMPDIR": str(folder), "ATTNKIT_CACHE": str(tmp_path / "cache")}

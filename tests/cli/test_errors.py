@@ -352,7 +352,7 @@ TABLE = """
 66 --with nothing/here/at/all :: nothing/here/at/all
 2 --max-length 0 :: --max-length: must be a whole number >= 1
 """
-"""Each line: exit code, words, < standard input, :: a part of the error.  A # line: first words of the next lines."""
+"""Lines `CODE WORDS < INPUT :: PART OF THE ERROR`; WORDS and INPUT are optional. `# WORDS` begins the lines below."""
 WEIGHTS = "results have no weights; name their run, or train it again: attnkit train"
 TINY = """\
 task: translation

@@ -150,7 +150,7 @@ def start(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
 
 @pytest.mark.slow
 def test_blocks_are_answered_before_the_input_ends(run: Run) -> None:
-    """A reader that stops early is not an error either."""
+    """It is no error if the reader then closes the output early."""
     with start(run, "--block", "2") as child:
         assert child.stdin
         assert child.stdout

@@ -264,7 +264,7 @@ def test_control_characters_are_not_printed(nbce: Any) -> None:
 
 
 def test_too_long_context_is_an_error_with_options_that_fit(nbce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader has a limit, as that of a model with learned positions."""
+    """The reader has a limit, like that of a model with learned positions."""
     Path("long.txt").write_text(" ".join(TEXTS * 20))
 
     def open_limited(*words: Any) -> ContextReader:

@@ -16,7 +16,7 @@ from attnkit.runs import Run
 
 @pytest.fixture
 def probe(run: Run, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run `attnkit probe STUDY WORDS` in a folder with a link to a run, `run`."""
+    """Run `attnkit probe STUDY WORDS --split test` in a folder with a link to a run, `run`."""
     monkeypatch.delenv("COLUMNS")
     Path("run").symlink_to(run.path)
 

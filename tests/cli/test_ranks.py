@@ -23,7 +23,7 @@ train: {{steps: {steps}, batch_tokens: 56, valid_every: 20, log_every: 10, preci
 search: {{method: greedy, max_length: 12}}
 """
 RARE = [pytest.param(event, marks=pytest.mark.every) for event in ("started", "saved")]
-"""Events that repeat what other events of a training test."""
+"""Moments of a training that are handled like the other moments that are tested."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def trained(folder: Path) -> Path:
 
 
 def start(folder: Path, *words: str, until: str = "validated", notice: float = NOTICE) -> ForkedCommand:
-    """Start a training of two ranks, and wait for its first event of this kind, or only for the ranks if empty."""
+    """Start a training of two ranks; wait for its first event of this kind, or for the ranks if `until` is empty."""
     process = ForkedCommand(folder, "train", *words, "--nproc", "2", "--json", notice=notice)
     while until == "" and len(ranks_of(process)) < 2:
         time.sleep(0.01)
