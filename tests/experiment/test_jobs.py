@@ -241,9 +241,9 @@ def test_exception_of_a_worker_becomes_an_error_with_a_code(
     assert bool(end.details) == (code == 1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
-def test_free_memory_is_known_on_linux() -> None:
-    assert free_memory() > 1 << 20
+def test_free_memory_is_known_only_on_linux() -> None:
+    free = free_memory()
+    assert free > 1 << 20 if sys.platform == "linux" else free is None
 
 
 def test_run_of_another_recipe_raises_before_any_training(tmp_path: Path) -> None:

@@ -464,7 +464,7 @@ def root(pristine: Path, tmp_path: Path) -> Path:
     ("folders", "first"), [([""], 0), (["b"], 1), (["b/c/v"], 2), (["b/c/v/seed-10", ""], 0)], ids=str
 )
 def test_runs_are_found_in_order_below_any_folder(root: Path, folders: list[str], first: int) -> None:
-    runs = [(run.name, run.variant, run.seed) for run in find_runs([root / folder for folder in folders])]
+    runs = [(run.name, run.variant, run.seed) for run in find_runs([str(root / folder) for folder in folders])]
     assert runs == [("a", "v", 1), ("b/c", "u", 1), ("b/c", "v", 2), ("b/c", "v", 10)][first:]
 
 
