@@ -156,7 +156,7 @@ def rank(quickstart: Runs, multi30k: Runs) -> Result:
         "causal": rank_rows(causal, LENGTHS, causal=True),
     }
     body = [
-        "Effective rank (exp of the entropy of the normalised singular values, Roy and Vetterli 2007), and in "
+        "Effective rank (exp of the entropy of the normalized singular values, Roy and Vetterli 2007), and in "
         "parentheses the numerical rank (number of singular values above 0.001 of the largest).",
         "## Trained on the embedded corpus",
         "Means over the heads of a layer and the 400 rows of the validation split, which have about 14 tokens.",

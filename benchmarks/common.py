@@ -100,7 +100,7 @@ def steady_speed(training: "subprocess.Popen[str]", seconds: float) -> float:
 
 
 def environment(threads: int | None = None, **more: str) -> dict[str, str]:
-    """Return the environment of a child: this attnkit can be imported, colours and hubs are off."""
+    """Return the environment of a child: this attnkit can be imported, colors and hubs are off."""
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     fixed = {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(paths)}
     counts = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} if threads else {}

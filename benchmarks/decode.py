@@ -74,7 +74,7 @@ def operations(model: Model, beams: int = 5) -> list[tuple[str, int, float]]:
     bias, weights = torch.zeros(1, beams, 48), torch.zeros(heads, beams, 48)
     scores = predict(reader, x)
     parts: list[tuple[str, int, Callable[[], object]]] = [
-        ("normalisation", 3 * count + 1, lambda: torch.layer_norm(x, *block.norms[0])),
+        ("normalization", 3 * count + 1, lambda: torch.layer_norm(x, *block.norms[0])),
         ("queries, keys, values", count, lambda: block.self_attention.input(x)),
         ("other products of attention", 3 * count, lambda: block.self_attention.output(x)),
         ("feed-forward, two products", count, lambda: block.down(block.up(x))),

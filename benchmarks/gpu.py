@@ -32,7 +32,7 @@ TASKS = {
     "summarization": ("summarization/events", "--variant", "scaled-dot"),
     "dialogue": ("dialogue/personas", "--variant", "scaled-dot"),
     "long context": ("long-context/passages", "contexts.rows=20", "contexts.counts=[1,4]"),
-    "language modelling": ("language-modeling/naive-bayes-chains", "--variant", "transformer"),
+    "language modeling": ("language-modeling/naive-bayes-chains", "--variant", "transformer"),
 }
 """Recipes with embedded corpora, and the variant to train."""
 SPEEDS = (

@@ -42,10 +42,10 @@ def contests(length: int) -> Iterator[Contest]:
         inputs = Inputs(Workload(causal=causal), length)
         form = {"look_forward": 0 if causal else 1, "autopad": True, "exact_windowsize": True}
         local = LocalAttention(128, causal=causal, use_rotary_pos_emb=False, **form)
-        normalised = "linear:feature_map=softmax" if causal else "efficient"
+        normalized = "linear:feature_map=softmax" if causal else "efficient"
         for label, package, call in (
             (PERFORMER, PEERS[0], FastAttention(64, nb_features=128, causal=causal)),
-            (normalised, PEERS[1], linear.causal_linear_attn if causal else linear.linear_attn),
+            (normalized, PEERS[1], linear.causal_linear_attn if causal else linear.linear_attn),
             (LOCAL, PEERS[3], local),
         ):
             sources = [inputs.tensor(name, 8, length, 64) for name in "qkv"]

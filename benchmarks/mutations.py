@@ -76,9 +76,9 @@ train/loss.py: share = -smoothing / size => share = -smoothing
 # train/test_loss.py train/test_fit.py
 train/loss.py: min(1.0, step / tailr.anneal) => step / tailr.anneal
 # train/test_fit.py train/test_checkpoint.py
-train/optimiser.py: mean[name] /= len(self.recent) => mean[name] /= self.count
-train/optimiser.py: self.decay, (1 + step) / (10 => self.decay, (1 + step) / (9
-train/optimiser.py: del self.recent[min(self.recent)] => del self.recent[max(self.recent)]
+train/optimizer.py: mean[name] /= len(self.recent) => mean[name] /= self.count
+train/optimizer.py: self.decay, (1 + step) / (10 => self.decay, (1 + step) / (9
+train/optimizer.py: del self.recent[min(self.recent)] => del self.recent[max(self.recent)]
 train/fit.py: or step % save_every == 0 =>
 train/checkpoint.py: bad := tensors.not_finite(values) => bad := None
 train/checkpoint.py: DISK.fsync_path(final.parent) => pass

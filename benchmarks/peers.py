@@ -70,7 +70,7 @@ batches as ready tensors, the fused attention kernel, fused AdamW and one cross 
 autocast. JoeyNMT makes its own batches of as many tokens (it has no buckets), and its speed is read from its log."""
 MEMORY_NOTES = f"""\
 Memory: of a separate process, before the first of {UPDATES} updates and the maximum during them; JoeyNMT makes its own
-batches, of as many tokens. The difference consists of gradients, moments of the optimiser and activations; for attnkit
+batches, of as many tokens. The difference consists of gradients, moments of the optimizer and activations; for attnkit
 also of the weights of the trained model. Ratios are of the differences, in the same precision. attnkit runs with the
 settings of its commands: it keeps freed memory, and few compiled products."""
 DECODING_NOTES = f"""\

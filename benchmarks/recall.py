@@ -63,8 +63,8 @@ def chart(kept: Mapping[str, Sequence[Run]]) -> str:
             for line, row in enumerate(values):
                 for column, seeds in enumerate(row):
                     if seeds is not nothing:
-                        colour = "white" if median(seeds) < 60 else "black"
-                        axes.text(column, line, cell(seeds), ha="center", va="center", color=colour, fontsize=6)
+                        color = "white" if median(seeds) < 60 else "black"
+                        axes.text(column, line, cell(seeds), ha="center", va="center", color=color, fontsize=6)
             axes.set_xticks(range(len(lengths[task])), map(str, lengths[task]))
             axes.set_yticks(range(len(order)), order, fontsize=8)
             axes.tick_params(length=0)

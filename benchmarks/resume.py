@@ -6,7 +6,7 @@ training: a small recipe is trained without a stop. Then `--kills` trainings are
 times and started again until they finish: every other one at random moments, the rest inside a save, at a random file
 operation. Other trainings are stopped at fixed places (the first step, inside an accumulation window, mid-epoch, at
 the end of an epoch, three times within one epoch), once by SIGTERM and once by SIGKILL, which the process sends to
-itself there. The SHA-256 of model.safetensors, of the tensors of the last checkpoint (weights, optimiser, random
+itself there. The SHA-256 of model.safetensors, of the tensors of the last checkpoint (weights, optimizer, random
 state) and of the loss log must be those of the uninterrupted training.
 
 signals: `--kills` trainings get SIGTERM, SIGINT, or SIGINT twice at a random moment: while data is prepared, during
@@ -366,7 +366,7 @@ def measure_signals(options: argparse.Namespace, work: Path) -> bool:
     seconds = time.monotonic() - began
     kinds, generator, trials = ("SIGTERM", "SIGINT", "SIGINT twice"), random.Random(1), []
     for number in range(options.kills):
-        trial = Trial(str(number + 1), work / f"signalled-{number}")
+        trial = Trial(str(number + 1), work / f"signaled-{number}")
         if number % 4 == 0:  # the data is prepared again; the others find it in the cache
             shutil.rmtree(work / "cache")
         send_signal(trial, kinds[number % len(kinds)], generator.uniform(0, seconds))

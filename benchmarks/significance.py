@@ -11,7 +11,7 @@ sentences), and the quality of training the spread in the tables.
 
 The tests: `attnkit` is `attnkit.scoring.significance`; `Satterthwaite` has the same variance with the degrees of
 freedom of Satterthwaite 1946; `sentences` is the paired bootstrap over sentences of the mean over seeds (Koehn 2004);
-`randomised` the approximate randomisation within sentences over all replicas (Clark et al. 2011), by its normal limit;
+`randomized` the approximate randomization within sentences over all replicas (Clark et al. 2011), by its normal limit;
 `two-level` the bootstrap that draws seeds and sentences; `t` Student's test of the scores of two systems (equal
 variances). Writes results/significance.md.
 """
@@ -32,7 +32,7 @@ SENTENCES, RESAMPLES = 300, 300
 SETTINGS = EvalConfig(bootstrap=RESAMPLES)
 MODEL, MECHANISM, DIFFICULTY = 0.35, 0.13, 20.0
 """Standard deviations in points of the score; the last of one sentence."""
-TESTS = ("sentences", "randomised", "two-level", "t", "Satterthwaite", "attnkit")
+TESTS = ("sentences", "randomized", "two-level", "t", "Satterthwaite", "attnkit")
 CASES: dict[str, tuple[list[int], float | list[float]]] = {
     "one seed against three": ([1, 3], 0.4),
     "one seed against five": ([1, 5], 0.4),
@@ -97,7 +97,7 @@ def significant(draw: np.random.Generator, drawn: list[Values]) -> dict[str, boo
     share, degrees = 1 / len(a) + 1 / len(b), len(a) + len(b) - 2
     if len(a) > 1 and len(b) > 1:
         within = np.concatenate([a, b]).var(0, ddof=1).mean() * share / SENTENCES
-        found["randomised"] = abs(difference) > 1.96 * math.sqrt(within)
+        found["randomized"] = abs(difference) > 1.96 * math.sqrt(within)
         parts = [np.take_along_axis(some, draw.integers(0, some.shape[1], some.shape), 1).mean(1) for some in of_seeds]
         found["two-level"] = beyond(parts[0] - parts[1], difference)
     if degrees:

@@ -34,7 +34,7 @@ pre {{ margin: 0; color: #e6e6e6; font: 13px/1.23 "DejaVu Sans Mono", monospace 
 
 
 def on_terminal(words: list[str], columns: int) -> str:
-    """What a command writes to a terminal of so many columns, with its colours."""
+    """What a command writes to a terminal of so many columns, with its colors."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
     variables = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns)}

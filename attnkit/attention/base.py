@@ -112,10 +112,10 @@ class Attention(nn.Module, ABC):
     """Reason for what the mechanism cannot do, for error messages."""
     gates: ClassVar[int] = 0
     """Number of gate values per head, projected from x if `uses` contains g."""
-    normalised: ClassVar[bool] = True
+    normalized: ClassVar[bool] = True
     """Whether each row of `weights` sums to 1."""
     softmax: bool = True
-    """Whether an exact, normalised map is the softmax of scores."""
+    """Whether an exact, normalized map is the softmax of scores."""
     recorded: bool = False
     """Whether the maps are being recorded. A decoder that calls the mechanism token by token sets False during these
     calls, and then calls the mechanism once more for whole rows."""
@@ -124,7 +124,7 @@ class Attention(nn.Module, ABC):
     onnx: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")
     """Places in which torch's ONNX exporter supports the mechanism at any length."""
     adopts_maps: ClassVar[bool] = False
-    """Whether the mechanism can be initialised from the maps of another one, by `adopt_maps`."""
+    """Whether the mechanism can be initialized from the maps of another one, by `adopt_maps`."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Attention(nn.Module, ABC):
             self.train(was_training)
 
     def adopt_maps(self, maps: Float[Tensor, "H N N"]) -> None:
-        """Initialise the mechanism from the maps of another one, averaged over texts.
+        """Initialize the mechanism from the maps of another one, averaged over texts.
 
         N is `shape.max_length`. Entries are multiples of the uniform weight, and 0 if no text had both positions.
         """

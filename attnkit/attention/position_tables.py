@@ -118,6 +118,6 @@ def first_layer(reads: Literal["layer", "slice"], heads: int, width: int) -> nn.
 
 
 def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:
-    """Return one weight matrix per head with Xavier uniform initialisation (Glorot and Bengio 2010, equation 16)."""
+    """Return one weight matrix per head with Xavier uniform initialization (Glorot and Bengio 2010, equation 16)."""
     bound = (6 / (inner + outer)) ** 0.5
     return torch.empty(heads, inner, outer).uniform_(-bound, bound)

@@ -30,7 +30,7 @@ the keys behind it. Blocks for shorter sequences, and blocks of half the size, w
 class Scored(Attention):
     """Base class of mechanisms with a score matrix: y = softmax(scores) v over the allowed keys.
 
-    Implement `scores`. Optionally override `allowed` to hide more keys, `added` to add a bias, `normalise` to replace
+    Implement `scores`. Optionally override `allowed` to hide more keys, `added` to add a bias, `normalize` to replace
     the softmax, and `fused` to compute the output without the matrix. Caching and the options of `ScoreOptions` are
     handled here. The scores of the layer are multiplied by the entropy factor and capped; then the running sum of
     earlier layers is added, then bias and noise; the mask comes last.
@@ -39,7 +39,7 @@ class Scored(Attention):
     homogeneous: ClassVar[bool] = False
     """Whether scores are proportional to q, so that a factor can be applied to q and `fused` can still be used."""
     corrected: ClassVar[bool] = False
-    """Whether `scores` returns 2 H heads: the scores, then as many numbers that only `normalise` reads."""
+    """Whether `scores` returns 2 H heads: the scores, then as many numbers that only `normalize` reads."""
     fuses_bias: ClassVar[bool] = False
     """Whether `fused` takes a bias as its last argument."""
     query_blocks: bool = True
@@ -66,7 +66,7 @@ class Scored(Attention):
         future = mask.causal and mask.q_pos.shape[1] > 1
         return None if mask.layout == "packed" and not future else mask.dense()
 
-    def normalise(
+    def normalize(
         self, scores: Float[Tensor, "b H T S"], mask: Mask, raw_scores: Float[Tensor, "b H T S"]
     ) -> Float[Tensor, "b H T S"]:
         """Return the weights, with 0 for keys that are not allowed.
@@ -81,7 +81,7 @@ class Scored(Attention):
     ) -> Float[Tensor, "B H T E"] | None:
         """Return the output without forming the score matrix, or None to use the plain path.
 
-        The output must equal that of `scores` and `normalise` for the same q and k; k is the output of `cached_keys`.
+        The output must equal that of `scores` and `normalize` for the same q and k; k is the output of `cached_keys`.
         """
         return None
 
@@ -98,7 +98,7 @@ class Scored(Attention):
         offset: Float[Tensor, "b 1 T 1"] | None = None,
         parameter: Tensor | None = None,
     ) -> Float[Tensor, "B H T E"]:
-        """Compute `chunked_mix` over the allowed keys; neighbouring heads may share keys and values.
+        """Compute `chunked_mix` over the allowed keys; neighboring heads may share keys and values.
 
         `offset` is added to all scores of a query; `parameter` is the one whose gradient `weighing` computes.
         """
@@ -230,7 +230,7 @@ class Scored(Attention):
         scores = scores if bias is None else scores + bias
         if noise > 0:
             scores = scores + torch.randn_like(scores) * noise
-        weights = self.normalise(scores, mask, raw_scores).to(values.dtype)  # `normalise` may use float32
+        weights = self.normalize(scores, mask, raw_scores).to(values.dtype)  # `normalize` may use float32
         if self.training and options.attention_dropout > 0:
             weights = F.dropout(weights, options.attention_dropout)
         return weights, total

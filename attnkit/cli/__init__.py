@@ -27,7 +27,7 @@ COMMANDS = {
     "report": "Write a report of scored runs: one page, or Markdown for a paper.",
     "runs": "List runs with state, score, age and size, pack them, or remove checkpoints.",
     "verify": "Check that runs and their scores match what was recorded.",
-    "generate": "Translate, summarise or answer line by line with a trained run.",
+    "generate": "Translate, summarize or answer line by line with a trained run.",
     "export": "Export a trained model to transformers, CTranslate2 or ONNX.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
     "probe": "Study attention: which heads matter, noise, entropy, rank.",
@@ -100,7 +100,7 @@ def root_app() -> typer.Typer:
     def attnkit(
         version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
         no_color: Annotated[
-            bool, typer.Option("--no-color", help="Disable colour; also accepted after a command.")
+            bool, typer.Option("--no-color", help="Disable color; also accepted after a command.")
         ] = False,
     ) -> None:
         """Train, score and compare sequence-to-sequence models with interchangeable attention
@@ -154,9 +154,9 @@ def _repeat_signal(ignored: Any) -> None:
 
 
 def script() -> NoReturn:
-    """Run the console script and exit without Python's finalisation.
+    """Run the console script and exit without Python's finalization.
 
-    With torch imported, finalisation takes up to a second, in which a second Ctrl-C prints a traceback, and it aborts
+    With torch imported, finalization takes up to a second, in which a second Ctrl-C prints a traceback, and it aborts
     if a library still computes in a thread.
     """
     # importing torch creates many permanent objects, and scanning them repeatedly takes 0.1 s, while the garbage

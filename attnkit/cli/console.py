@@ -1,6 +1,6 @@
-"""Standard output and standard error, colours, and conversion of exceptions into messages and exit codes.
+"""Standard output and standard error, colors, and conversion of exceptions into messages and exit codes.
 
-Results go to standard output and everything else to standard error. Colour, width and glyphs are chosen for each
+Results go to standard output and everything else to standard error. Color, width and glyphs are chosen for each
 stream separately. No other package of attnkit prints.
 """
 
@@ -57,7 +57,7 @@ ParserError: Any = typer.BadParameter.__base__
 received_signals: list[int] = []
 """Signals that told this process to exit, in order of arrival."""
 _arguments: list[str] = []
-_colour_allowed = True
+_color_allowed = True
 
 
 def stdout() -> "Printer":
@@ -73,7 +73,7 @@ def stderr() -> "Printer":
 def _printer(stream: TextIO) -> "Printer":
     from attnkit.cli.printer import Printer
 
-    return Printer(stream, is_terminal(stream), has_colour(stream))
+    return Printer(stream, is_terminal(stream), has_color(stream))
 
 
 def write(text: str) -> None:
@@ -97,9 +97,9 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
-def has_colour(stream: TextIO) -> bool:
-    """Return whether to use colour: on a terminal, without NO_COLOR and --no-color."""
-    return _colour_allowed and not os.environ.get("NO_COLOR") and is_terminal(stream)
+def has_color(stream: TextIO) -> bool:
+    """Return whether to use color: on a terminal, without NO_COLOR and --no-color."""
+    return _color_allowed and not os.environ.get("NO_COLOR") and is_terminal(stream)
 
 
 def command_line(*, without: Sequence[str] = ()) -> str:
@@ -154,10 +154,10 @@ def _plugin_error(error: BaseException) -> str | None:
 
 def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     """Run the root command that `command` builds, report any error, and return the exit code."""
-    global _arguments, _colour_allowed
+    global _arguments, _color_allowed
     words = _arguments = list(arguments)
     end = words.index("--") if "--" in words else len(words)
-    _colour_allowed = "--no-color" not in words[:end]
+    _color_allowed = "--no-color" not in words[:end]
     words = [word for word in words[:end] if word != "--no-color"] + words[end:]  # accepted after every command
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
@@ -232,8 +232,8 @@ def _usage(error: Any) -> Outcome:
 
 
 def paint(text: str, style: str, stream: TextIO) -> str:
-    """Return the text in an ANSI style if the stream has colours, otherwise unchanged."""
-    return f"\x1b[{style}m{text}\x1b[0m" if has_colour(stream) else text
+    """Return the text in an ANSI style if the stream has colors, otherwise unchanged."""
+    return f"\x1b[{style}m{text}\x1b[0m" if has_color(stream) else text
 
 
 def _print_error(line: str) -> None:

@@ -120,7 +120,7 @@ def multiplies(subject: Subject) -> Iterator[float]:
 
 def rows(subject: Subject) -> Iterator[float]:
     """Compare the sums of the rows of the map to 1."""
-    if not subject.layer.mechanism.normalised:
+    if not subject.layer.mechanism.normalized:
         raise NotApplicable("the mechanism declares that rows do not sum to 1")
     for length in (1, 7, 65):
         mask = subject.mask(no_padding(1, length))
@@ -176,38 +176,38 @@ def bias(subject: Subject) -> Iterator[float]:
             raise Broken(f"{name} is accepted silently, although the mechanism has no scores")
         yield 0.0
         return
-    if type(subject.layer.mechanism).normalise is not Scored.normalise:
+    if type(subject.layer.mechanism).normalize is not Scored.normalize:
         yield from _other_bias(subject, x, mask, added)
         return
     plain = subject.weights(x, mask) * added.exp()
-    expected = _normalised(plain)
+    expected = _normalized(plain)
     for name in ("bias", "prior"):
-        yield close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
+        yield close(_normalized(subject.weights(x, mask, **{name: added})), expected, name)
 
 
 def _other_bias(subject: Subject, x: Tensor, mask: Mask, added: Tensor) -> Iterator[float]:
-    """Compare the scores that `normalise` gets with and without a bias, if it is not a plain softmax."""
+    """Compare the scores that `normalize` gets with and without a bias, if it is not a plain softmax."""
     mechanism: Any = subject.layer.mechanism
     recorded = list[Tensor]()
 
     def record(scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
         recorded.append(scores)
-        weights: Tensor = type(mechanism).normalise(mechanism, scores, mask, raw_scores)
+        weights: Tensor = type(mechanism).normalize(mechanism, scores, mask, raw_scores)
         return weights
 
-    mechanism.normalise = record
+    mechanism.normalize = record
     try:
         for arguments in ({}, {"bias": added}, {"prior": added}):
             subject.weights(x, mask, **arguments)
     finally:
-        del mechanism.normalise
+        del mechanism.normalize
     plain, *biased = recorded
     expected = added.repeat(1, plain.shape[1] // added.shape[1], 1, 1)
     for name, scores in zip(("bias", "prior"), biased, strict=True):
         yield close(scores - plain, expected, name)
 
 
-def _normalised(maps: Tensor) -> Tensor:
+def _normalized(maps: Tensor) -> Tensor:
     total = maps.sum(-1, keepdim=True)
     return maps / total.masked_fill(total == 0, 1)
 

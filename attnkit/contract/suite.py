@@ -57,7 +57,7 @@ CONTRACTS = (
         "rows",
         "each row of the map sums to 1, unless declared otherwise",
         identities.rows,
-        "set `normalised = False` in the class if rows need not sum to 1",
+        "set `normalized = False` in the class if rows need not sum to 1",
     ),
     Contract(
         "future",
@@ -133,7 +133,7 @@ CONTRACTS = (
         "bias",
         "a bias is added to the scores, or refused",
         identities.bias,
-        "let `normalise` read `scores`, which hold bias and earlier scores, not `raw_scores`; a "
+        "let `normalize` read `scores`, which hold bias and earlier scores, not `raw_scores`; a "
         "mechanism without scores derives from `Unscored`, which refuses both",
     ),
     Contract(
@@ -147,8 +147,8 @@ CONTRACTS = (
         "fast",
         "the fast path equals the plain path, gradients included",
         caching.fast,
-        "`fused` gets keys as `cached_keys` made them, and must do what `scores` and `normalise` "
-        "do; a class that overrides `scores`, `allowed` or `normalise` of another mechanism sets "
+        "`fused` gets keys as `cached_keys` made them, and must do what `scores` and `normalize` "
+        "do; a class that overrides `scores`, `allowed` or `normalize` of another mechanism sets "
         "`fused = Scored.fused` or writes its own",
     ),
     Contract(

@@ -127,8 +127,8 @@ def _shuffled(number: int, seed: int, epoch: int, purpose: int) -> Places:
 def _by_shape(source: Lengths | None, target: Lengths, widths: Lengths) -> Rows:
     """Return row positions sorted by width, then by source length minus target length; equal rows keep their order.
 
-    Rows of one width differ only in the shorter side, and neighbours share a batch. The sign of the difference
-    alternates with the width, so that neighbours of two widths are similar, too. On Multi30k this pads 4.6 % of both
+    Rows of one width differ only in the shorter side, and neighbors share a batch. The sign of the difference
+    alternates with the width, so that neighbors of two widths are similar, too. On Multi30k this pads 4.6 % of both
     sides together, the usual (target, source) order 10.6 %.
     """
     if source is None:

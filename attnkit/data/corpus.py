@@ -2,7 +2,7 @@
 
 Validation and test rows may be taken from the training data (`data.split`), all rows of a source together: no training
 row has the source of a validation or test row, however often the file repeats it. The selection is a pure function of
-the rows, their order and the seed. In language modelling the text replaces the source.
+the rows, their order and the seed. In language modeling the text replaces the source.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from attnkit.data import formats, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_digest, resolve_file
 from attnkit.data.draw import Draw
-from attnkit.data.records import labelled, read_rows
+from attnkit.data.records import labeled, read_rows
 from attnkit.data.rows import Counts, Row
 from attnkit.data.synthetic.generators import generator_of
 from attnkit.data.text_form import clean, normal_form
@@ -274,7 +274,7 @@ class Corpus:
             paths = [self._path(file) for file in part.files]
             rows = self._read_part(part.format, paths, counts)
             if self._labels:
-                rows = labelled(rows, self._labels, self._data.normalize, paths[-1])
+                rows = labeled(rows, self._labels, self._data.normalize, paths[-1])
             yield from rows
 
     def _read_part(self, format: str, paths: Sequence[Path], counts: Counts) -> Iterator[Row]:

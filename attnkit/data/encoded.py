@@ -2,7 +2,7 @@
 
 A complete folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536 pieces on) and
 `<side>.offsets` (int64, rows + 1), and `meta.json` with the SHA-256 of these files and the counts of rows. Pairs have
-both sides: source rows end with EOS, target rows have neither BOS nor EOS. A stream (language modelling) has only
+both sides: source rows end with EOS, target rows have neither BOS nor EOS. A stream (language modeling) has only
 `target.ids`, each paragraph followed by EOS. The lengths for a batch plan take 4 bytes of memory per row and side.
 
 Rows are encoded in chunks, in bounded memory; for a long corpus, by one process per core with a few chunks each.

@@ -7,7 +7,7 @@ All formats follow the same rules:
 - A last line without LF is a line; an empty line is a line.
 - Malformed UTF-8 raises an error with file:line:byte, or is replaced and counted (`errors="replace"`).
 - Control characters, including NUL, are kept.
-- gzip and xz are recognised by their first bytes, independent of the file's name.
+- gzip and xz are recognized by their first bytes, independent of the file's name.
 - Damaged or bomb-like compressed files and lines of more than a mebibyte are refused.
 
 Lines are streamed in memory that does not grow with the file, except by `read_whole`.

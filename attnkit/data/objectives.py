@@ -61,7 +61,7 @@ def apply_objective(
 
 
 def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tuple[int, int] = FIXED) -> Encoded:
-    """Cut a language modelling stream into windows of `length` tokens, and mask tokens.
+    """Cut a language modeling stream into windows of `length` tokens, and mask tokens.
 
     The source of a row is its window with noise; the target is the window with PAD in place of all tokens that are not
     predicted. The last window may be shorter. Ends of paragraphs are never hidden. The vocabulary needs the `MASK`.
@@ -99,7 +99,7 @@ def sentinels(max_length: int) -> tuple[str, ...]:
 
 
 def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, noise: tuple[int, int] = FIXED) -> Encoded:
-    """Convert a language modelling stream to pairs of corrupted texts and their missing spans.
+    """Convert a language modeling stream to pairs of corrupted texts and their missing spans.
 
     Texts are the stream's tokens without the ends of paragraphs, cut every `max_length` tokens; the last text may be
     shorter. The vocabulary needs the `sentinels`.

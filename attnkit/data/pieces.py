@@ -21,7 +21,7 @@ class Pieces:
     """Sentencepiece model, and the normal form in which it reads and writes text."""
 
     def __init__(self, model: bytes, form: NormalForm = "none") -> None:
-        """Load a serialised model. Raises RuntimeError or ValueError if it is not a sentencepiece model."""
+        """Load a serialized model. Raises RuntimeError or ValueError if it is not a sentencepiece model."""
         self.model, self.form = model, form
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)

@@ -221,7 +221,7 @@ def read_rows(
         yield Row(fields.source(source) if source else "", output, references, contexts, gold)
 
 
-def labelled(rows: Iterable[Row], labels: Sequence[str], form: NormalForm, path: Path) -> Iterator[Row]:
+def labeled(rows: Iterable[Row], labels: Sequence[str], form: NormalForm, path: Path) -> Iterator[Row]:
     """Yield the rows of a file whose targets are labels. Raises DataError if a target is not a label."""
     known = {clean(normal_form(label, form)): label for label in labels}
     for number, row in enumerate(rows, 1):

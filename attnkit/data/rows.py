@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """Example; `source` is empty in language modelling, empty `references` mean (target,)."""
+    """Example; `source` is empty in language modeling, empty `references` mean (target,)."""
 
     source: str
     target: str

@@ -59,7 +59,7 @@ class Vocabulary(Pieces):
     """Pieces of one sentencepiece model; ids 0 to 3 are PAD, UNK, BOS and EOS."""
 
     def __init__(self, model: bytes, name: str = "tokenizer", form: NormalForm = "none") -> None:
-        """Load a serialised sentencepiece model; `name` is used in error messages, `form` is the normal form of text.
+        """Load a serialized sentencepiece model; `name` is used in error messages, `form` is the normal form of text.
 
         Raises DataError if it is not a sentencepiece model, or has other special ids.
         """
@@ -219,7 +219,7 @@ class Tokenizer(NamedTuple):
         """Train on all rows, or load the existing model in the recipe.
 
         The result is a pure function of the arguments and the version of sentencepiece. With few distinct words it has
-        fewer pieces than requested. Without any source text (language modelling) the target's vocabulary serves both
+        fewer pieces than requested. Without any source text (language modeling) the target's vocabulary serves both
         sides. `controls` are names of control tokens beside PAD, UNK, BOS and EOS.
 
         Raises:

@@ -1,6 +1,6 @@
 """Attention transfer: new attention layers are trained to reproduce the outputs of the layers they replace.
 
-Each new layer gets the input of the old layer, and the mean squared error between their outputs is minimised; all
+Each new layer gets the input of the old layer, and the mean squared error between their outputs is minimized; all
 other weights are frozen. Source: Zhang et al. 2024, "LoLCATs: On Low-Rank Linearizing of Large Language Models",
 "attention transfer", which trains feature maps; here all weights of the layers are trained.
 """

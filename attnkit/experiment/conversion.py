@@ -1,7 +1,7 @@
 """Attention surgery: replacement of the attention mechanism of a trained model, and its effect on quality.
 
 A run is converted in up to three stages, each stored as a run and scored: `swapped` keeps all weights that fit by name
-and shape and initialises the others; `transferred` trains the new layers to reproduce the old ones' outputs; `tuned`
+and shape and initializes the others; `transferred` trains the new layers to reproduce the old ones' outputs; `tuned`
 is fine-tuned like any run with initial weights (`train.init`). Source of swapping and fine-tuning: Kasai et al. 2021,
 "Finetuning Pretrained Transformers into RNNs".
 """
@@ -31,7 +31,7 @@ from attnkit.scoring.comparison import first_baselines
 from attnkit.train import events
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.events import Emit, Event, NoteEvent
-from attnkit.train.optimiser import Weights, learning_rate, weights_of
+from attnkit.train.optimizer import Weights, learning_rate, weights_of
 from attnkit.train.signals import StopSignals
 
 RATE = 1e-2

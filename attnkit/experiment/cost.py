@@ -28,7 +28,7 @@ from attnkit.recipe import Recipe
 from attnkit.storage.cache import cache_dir, read_note, write_note
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.loss import LossOptions
-from attnkit.train.optimiser import optimizer
+from attnkit.train.optimizer import optimizer
 from attnkit.train.precision import GradientWorker
 
 PACE_REPEATS, PRECISION_REPEATS = 1, 5
@@ -128,7 +128,7 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
 def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> int:
     """Return the bytes of memory that training needs at the end of the forward pass of a batch of this shape.
 
-    These are weights, their copies and averages, gradients, optimiser state and activations; the activations of a few
+    These are weights, their copies and averages, gradients, optimizer state and activations; the activations of a few
     rows of that length are measured and scaled to the rows of the batch. `precision: auto` counts as fp32, which needs
     the most. A process is larger: glibc keeps freed blocks, 1.7 times the live ones in a measured case.
     """

@@ -13,7 +13,7 @@ from attnkit.recipe import Recipe, RecipeFile, load
 from attnkit.runs import Run, layout, run_path
 from attnkit.runs.demo import located, named
 from attnkit.storage import tensors
-from attnkit.train.optimiser import Weights, weights_of
+from attnkit.train.optimizer import Weights, weights_of
 
 INIT = "train.init"
 HEAD = "output.weight"

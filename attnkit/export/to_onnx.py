@@ -122,7 +122,7 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weig
 
 def _reason(error: Exception) -> str:
     """Return the line of a long message that names the cause, otherwise its beginning."""
-    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colors
     lines = (line for cause in ("No ONNX", "inferred", "<class") for line in text.splitlines()[::-1] if cause in line)
     return " ".join(next(lines, text).split())[:200]
 

@@ -74,7 +74,7 @@ def install(model: Any, name: str, options: Options, length: int) -> dict[str, A
     """
     check(name, options)
     if getattr(model, "is_quantized", False):
-        raise UsageError("quantised weights cannot be trained: use the original model")
+        raise UsageError("quantized weights cannot be trained: use the original model")
     if any(transformers().DynamicCache(config=model.config).is_sliding):
         raise UsageError(
             f"this {model.config.model_type} model caches only the keys of a sliding window: convert a "

@@ -82,7 +82,7 @@ class MultiHead(nn.Module):
                 if name in mechanism.uses and options.short_conv
             }
         )
-        # initialised to 0, which is the layer without them
+        # initialized to 0, which is the layer without them
         self.exclusion = self.value_gate = None
         if options.exclusive:
             self.exclusion = nn.Parameter(torch.zeros(self.heads))

@@ -19,12 +19,12 @@ class SRU(nn.Module):
 
     f = sigmoid(W_f x + v_f c' + b_f), c = f c' + (1 - f) W x for the previous state c', r = sigmoid(W_r x + v_r c' +
     b_r), h = r c + (1 - r) alpha x, with alpha = sqrt(3). If the input is wider than the output, the last sum reads as
-    many of its values as the output has, from `skip_from` on. v_f and v_r are initialised to zero. Source: Lei et al.
+    many of its values as the output has, from `skip_from` on. v_f and v_r are initialized to zero. Source: Lei et al.
     2018, "Simple Recurrent Units for Highly Parallelizable Recurrence", sections 3 and 3.2.
     """
 
     alpha = math.sqrt(3)
-    """Keeps the variance of the highway path at initialisation, where r is about 1/2."""
+    """Keeps the variance of the highway path at initialization, where r is about 1/2."""
 
     def __init__(self, inputs: int, width: int, skip_from: int = 0) -> None:
         super().__init__()

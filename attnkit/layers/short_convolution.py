@@ -9,7 +9,7 @@ from torch.nn import functional as F
 class ShortConvolution(nn.Module):
     """SiLU of a causal depthwise convolution: each channel reads its last `size` tokens.
 
-    Padding is skipped, so the tokens around it are neighbours. Source: Poli et al. 2023, "Hyena Hierarchy", section
+    Padding is skipped, so the tokens around it are neighbors. Source: Poli et al. 2023, "Hyena Hierarchy", section
     3.1; followed by SiLU as in Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence
     Length", section 3.4.
     """

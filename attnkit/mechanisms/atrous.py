@@ -5,7 +5,7 @@ real tokens. Sequences are computed as `rate` dense attentions over sub-sequence
 (spaces.ac.cn/archives/6853), after the strided part of Child et al. 2019, "Generating Long Sequences with Sparse
 Transformers".
 
-Worked number: D = 4, rate 2, scores 0, 0, ln 3 for the last of three tokens: its neighbour is hidden, so the weights
+Worked number: D = 4, rate 2, scores 0, 0, ln 3 for the last of three tokens: its neighbor is hidden, so the weights
 are 1/4, 0, 3/4.
 """
 

@@ -82,7 +82,7 @@ class BlockTopk(ScaledDot):
         values, places = ranked.sort(dim=-1, descending=True, stable=True)
         return places[..., : self.blocks], values[..., : self.blocks] > -torch.inf
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """Compute the softmax over the selected blocks; q . mean(keys) is the mean of their scores."""
         allowed = mask.dense()
         block_of_key = mask.k_pos // self.block  # [b, S]

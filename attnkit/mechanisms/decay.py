@@ -4,7 +4,7 @@ The recurrence of retention (RetNet), Mamba-2 and gated linear attention (GLA): 
 without a denominator, whose memory decays by a_t at every token. `gate` selects a_t:
 
 - `fixed`: 1 - 2^(-5 - h) in head h, from 0 (the retention of RetNet). Nothing is learned.
-- `head`: one gate per head, a_t = exp(-exp(log_rate) softplus(g + step_bias)), initialised as in `gated-delta` (as in
+- `head`: one gate per head, a_t = exp(-exp(log_rate) softplus(g + step_bias)), initialized as in `gated-delta` (as in
   Mamba-2, whose step also scales k_t; here it does not).
 - `channel`: one gate per channel of the keys, a_t = sigmoid(g)^(1/16) (gated linear attention).
 
@@ -46,7 +46,7 @@ class Decay(Unscored):
     facts_with = {"gate": {"head": {"uses": "qkvg"}, "channel": {"uses": "qkvg"}}}
     encoder = False
     cross = False
-    normalised = False
+    normalized = False
     cost = "T*D*D"
     onnx = ()
     state = "constant"

@@ -74,7 +74,7 @@ class DifferenceOfSoftmaxes(Weighing):
 class Differential(ScaledDot):
     """Difference of two softmaxes; cost T*S*D. For `key_heads` see `dot`."""
 
-    normalised = False
+    normalized = False
     rotary_parts = 2
 
     def __init__(
@@ -120,7 +120,7 @@ class Differential(ScaledDot):
         """Return sqrt(D / 2), which cancels the scale of half a head."""
         return math.sqrt(self.shape.head_width / 2)
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         return self.difference(visible_softmax(scores, self.allowed(mask)))
 
     def difference(self, maps: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:

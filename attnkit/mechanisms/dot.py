@@ -38,7 +38,7 @@ def fused_dot(
 class Dot(Scored):
     """softmax(q k^T) v; cost T*S*D.
 
-    With fewer `key_heads` than heads, neighbouring heads share keys and values: grouped-query attention (Ainslie et
+    With fewer `key_heads` than heads, neighboring heads share keys and values: grouped-query attention (Ainslie et
     al. 2023), or with 1 multi-query attention (Shazeer 2019).
     """
 

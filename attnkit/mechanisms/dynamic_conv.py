@@ -32,7 +32,7 @@ BLOCK = 64
 
 
 class DynamicConv(Unscored):
-    """Kernel over neighbouring values that each token predicts; cost T*window*D, no keys."""
+    """Kernel over neighboring values that each token predicts; cost T*window*D, no keys."""
 
     uses = "qv"
     facts_with = {"shared": {"True": {"uses": "v"}}}

@@ -28,7 +28,7 @@ class Efficient(Unscored):
     causal = False
     cost = "T*D*D"
     state = "constant"
-    why = "its keys are normalised over the whole sequence; the causal alternative is linear with feature_map: softmax"
+    why = "its keys are normalized over the whole sequence; the causal alternative is linear with feature_map: softmax"
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, *_: object) -> Out:
         """Compute both softmaxes. The state is sums of e^k [v, 1] and the peak of each channel."""

@@ -52,7 +52,7 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: float | Tensor) -> Float[
 
 
 def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tensor:
-    """Return unnormalised weights, with tau [b, H, T, 1] by Newton's method."""
+    """Return unnormalized weights, with tau [b, H, T, 1] by Newton's method."""
     fixed = alpha if isinstance(alpha, float) else None
     alpha_2, alpha_1_5 = fixed == 2, fixed == 1.5
     tau = torch.full_like(z[..., :1], -1)  # at or below the threshold, as the best key has z = 0
@@ -81,7 +81,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
 
 
 def _by_bisection(z: Tensor, power: float | Tensor) -> Tensor:
-    """Return unnormalised weights by bisection."""
+    """Return unnormalized weights by bisection."""
     low = torch.full_like(z[..., :1], -1)  # as the best key has z = 0, the threshold is in [-1, 0)
     step = torch.ones_like(low)
     for _ in range(BISECTIONS):
@@ -144,10 +144,10 @@ class Entmax(ScaledDot):
         self.softmax = alpha == 1
         self.shift = nn.Parameter(torch.zeros(shape.heads)) if alpha == "learned" else None
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """Compute entmax over the allowed keys, in at least float32."""
         if self.alpha == 1:
-            return super().normalise(scores, mask, raw_scores)
+            return super().normalize(scores, mask, raw_scores)
         allowed = self.allowed(mask)
         scores = scores.to(widest(scores.dtype))
         if allowed is not None:

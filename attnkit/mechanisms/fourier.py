@@ -31,7 +31,7 @@ class Fourier(Unscored):
     causal = False
     cross = False
     positions = ()
-    normalised = False
+    normalized = False
     cost = "T*log(T)*D"
     whole_sequences = True
     why = "its waves span one whole sequence"

@@ -3,7 +3,7 @@
 A linear recurrence whose state is a memory from keys to values: it decays by a_t, erases the share b_t of what it
 holds under the key k_t, and writes v_t there. q and k are scaled to length 1. Both gates come from the layer's gate
 projection g of the token, two numbers per head: a_t = exp(-exp(log_rate) softplus(g_1 + step_bias)) with log_rate and
-step_bias learned per head, b_t = sigmoid(g_2). At initialisation exp(log_rate) is in [1, 16] and softplus(step_bias)
+step_bias learned per head, b_t = sigmoid(g_2). At initialization exp(log_rate) is in [1, 16] and softplus(step_bias)
 in [.001, .1], so heads forget at slow to fast rates. Options:
 
 - `decay: channel` gives every channel of the keys its own a_t, S_t = (I - b_t k_t k_t^T) Diag(a_t) S_(t-1) + b_t k_t
@@ -68,7 +68,7 @@ class GatedDelta(Unscored):
     uses = "qkvg"
     gates = 2
     cross = False
-    normalised = False
+    normalized = False
     cost = "T*D*D"
     onnx = ()
     state = "constant"
@@ -158,7 +158,7 @@ class GatedDelta(Unscored):
 
 
 def first_decays(heads: int, *channels: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Return log_rate [heads] and step_bias [heads, *channels] at initialisation, in the ranges above."""
+    """Return log_rate [heads] and step_bias [heads, *channels] at initialization, in the ranges above."""
     low, high = (math.log(step) for step in STEPS)
     step = torch.empty(heads, *channels).uniform_(low, high).exp()
     log_rate = torch.empty(heads).uniform_(*RATES).log()

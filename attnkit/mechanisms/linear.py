@@ -10,7 +10,7 @@ sources. `feature_map` is phi:
   cancels in the quotient, so for equal q and k the output is that of `exp`.
 
 `features: M` maps q and k to M channels by two learned matrices per head, without which M is D; `exp` was proposed
-with M = 4 D. Their initialisation keeps the variance of a channel.
+with M = 4 D. Their initialization keeps the variance of a channel.
 
 Exponents are stable at any size: each channel of the keys is shifted by its maximum exponent (if causal, by its
 maximum so far), and the exponents of a query, with these shifts added, by their maximum.

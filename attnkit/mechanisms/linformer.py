@@ -4,7 +4,7 @@ E and F, [N, rank] for each head, project the positions of keys and values to `r
 As in the source's equation 7 each head of each layer has its own (nothing is shared), and keys and values have
 different ones. Token p takes row p and padding adds nothing to any slot, so padding changes nothing. The softmax runs
 over all `rank` slots at any length, so no slot is hidden, rows of the map (softmax times F^T) do not sum to 1, and a
-short sequence uses few rows of E and F. Both are initialised from Gaussians of variance 1 / N, which keeps the
+short sequence uses few rows of E and F. Both are initialized from Gaussians of variance 1 / N, which keeps the
 variance of a key in a full sequence.
 
 Limits: bidirectional self-attention only, sequences of at most N tokens. Time T*rank*D per head, memory T*rank.
@@ -39,7 +39,7 @@ class Linformer(Unscored):
     cross = False
     limit: int | str | None = "max_length"
     cost = "T*rank*D"
-    normalised = False
+    normalized = False
     whole_sequences = True
     why = "its projections mix the keys of one whole sequence, later tokens included"
 

@@ -1,6 +1,6 @@
 """Local attention: A = softmax(q k^T / sqrt(D)) over |i - j| <= window.
 
-Each query attends to `window` neighbours on each side, or only to those before it if causal or with `side: behind`;
+Each query attends to `window` neighbors on each side, or only to those before it if causal or with `side: behind`;
 distances are between real tokens. Long sequences are computed in blocks of queries against overlapping windows of
 keys, a decoding step from the last window + 1 keys. Source: Su 2019, "Born to be saving" (spaces.ac.cn/archives/6853),
 whose window is 2 k + 1; as in the local part of Child et al. 2019, "Generating Long Sequences with Sparse

@@ -49,7 +49,7 @@ class Mesa(Unscored):
     facts_with = {"decay": {"none": {"encoder": True}}}
     encoder = False
     cross = False
-    normalised = False
+    normalized = False
     cost = "T*D*D*D"
     onnx = ()
     state = "constant"

@@ -1,6 +1,6 @@
 """Nystrom attention: Y = A(Q, L_k) pinv(A(L_q, L_k)) A(L_q, K) V, A(X, Z) = softmax(X Z^T/sqrt(D)).
 
-L_q and L_k are `landmarks`, means of neighbouring queries and keys; all scores are divided by sqrt(D). A row with n
+L_q and L_k are `landmarks`, means of neighboring queries and keys; all scores are divided by sqrt(D). A row with n
 real tokens has m = min(landmarks, n) of them, and its token p belongs to landmark floor(p m / n), so padding changes
 nothing. A row with n <= landmarks is computed by exact softmax attention. `pinv` is `iterative` (6 steps of order
 four, from a start that is scaled for each matrix separately), `exact`, or `none` for the identity: two softmaxes and
@@ -41,7 +41,7 @@ class Segments(NamedTuple):
     landmarks: int
     """Maximum number of landmarks in a row."""
     member: Bool[Tensor, "b M T"] | None = None
-    """Tokens of each landmark; None: runs of neighbours of equal length."""
+    """Tokens of each landmark; None: runs of neighbors of equal length."""
     used: Bool[Tensor, "b M"] | None = None
     """Landmarks that exist in a row; None: all."""
     short: Bool[Tensor, "b 1 1 1"] | None = None
@@ -117,7 +117,7 @@ def weights_of(
     return scores.softmax(-1)
 
 
-def neighbours(v: Float[Tensor, "B H T E"], weights: Float[Tensor, "H 1 N 1"]) -> Float[Tensor, "B H T E"]:
+def neighbors(v: Float[Tensor, "B H T E"], weights: Float[Tensor, "H 1 N 1"]) -> Float[Tensor, "B H T E"]:
     """Convolve the values over N positions around each token, with one kernel per head."""
     size = weights.shape[2]
     if v.device.type != "cpu":
@@ -159,7 +159,7 @@ class Nystrom(Unscored):
         self.pinv = pinv
         self.register_parameter("filter", None)
         if pinv == "iterative" or conv is not None:
-            self.normalised = False  # type: ignore[misc]
+            self.normalized = False  # type: ignore[misc]
         if conv is not None:
             self.filter = nn.Parameter(torch.empty(shape.heads, 1, conv, 1))
             nn.init.kaiming_uniform_(self.filter, a=5**0.5)
@@ -176,7 +176,7 @@ class Nystrom(Unscored):
         if self.filter is not None:
             v = v if packed else v.masked_fill(~mask.valid[:, None, :, None], 0)
             taps = self.filter
-            y = y + with_pads_last(lambda _, tokens: neighbours(tokens, taps), mask, v)
+            y = y + with_pads_last(lambda _, tokens: neighbors(tokens, taps), mask, v)
         if not packed:
             y = y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
         return Out(y, None)

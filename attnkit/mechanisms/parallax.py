@@ -74,7 +74,7 @@ class Parallax(ScaledDot):
         q, r = q.chunk(2, 1)
         return self.chunked(Corrected(), 1.0, (q * self.scale, r), (k, k), v, mask, bias)
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         wide = widest(scores.dtype)
         p = visible_softmax(scores.to(wide), self.allowed(mask))
         along = raw_scores.chunk(2, 1)[1].to(wide)  # r k^T [B, H, T, S]

@@ -37,7 +37,7 @@ CHUNK, SHORT_CHUNK = 64, 32
 
 
 class Chunk(NamedTuple):
-    """Queries, keys, vectors w and strengths b of neighbouring tokens."""
+    """Queries, keys, vectors w and strengths b of neighboring tokens."""
 
     q: Float[Tensor, "B H C D"]
     k: Float[Tensor, "B H C D"]

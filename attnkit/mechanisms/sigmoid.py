@@ -43,7 +43,7 @@ class Sigmoids(Weighing):
 class Sigmoid(ScaledDot):
     """sigmoid(q k^T / sqrt(D) + b) v; cost T*S*D. For `key_heads` see `dot`."""
 
-    normalised = False
+    normalized = False
     fuses_bias = True
 
     def __init__(
@@ -76,7 +76,7 @@ class Sigmoid(ScaledDot):
             offset = q.new_full((1, 1, q.shape[2], 1), self.bias)
         return self.chunked(Sigmoids(), self.scale, (q,), (k,), v, mask, bias, offset=offset)
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         allowed = self.allowed(mask)
         if isinstance(self.bias, Tensor):
             scores = scores + self.bias.to(scores.dtype)[:, None, None]

@@ -68,7 +68,7 @@ class SunkSoftmax(torch.autograd.Function):
 class Sink(ScaledDot):
     """Softmax with a sink; cost T*S*D, or T*window*D. For `key_heads` see `dot`."""
 
-    normalised = False
+    normalized = False
     given = {
         "window": {
             "cross": False,
@@ -106,7 +106,7 @@ class Sink(ScaledDot):
         q_pos, k_pos = mask.q_pos[:, None, :, None], mask.k_pos[:, None, None, :]
         return mask.dense() & (((q_pos - k_pos).abs() <= self.window) | (k_pos < self.keep))
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """Compute the softmax over the allowed keys and the sink, without the column of the sink."""
         allowed = self.allowed(mask)
         if allowed is not None:

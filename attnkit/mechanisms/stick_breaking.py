@@ -82,7 +82,7 @@ class StickBreaking(ScaledDot):
     encoder = False
     cross = False
     by_distance = True
-    normalised = False
+    normalized = False
     why = "the stick is broken from the nearest past key backwards"
     fuses_bias = True
 
@@ -103,7 +103,7 @@ class StickBreaking(ScaledDot):
             return None
         return self.chunked(Shares(), self.scale, (q,), (k,), v, mask, bias)
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         scores = scores.to(widest(scores.dtype))
         weights: Tensor = StickWeights.apply(scores, ~self.allowed(mask))  # type: ignore[no-untyped-call]
         return weights

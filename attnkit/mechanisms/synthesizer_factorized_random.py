@@ -1,7 +1,7 @@
 """Factorized Random Synthesizer: A = softmax(R1 R2^T), R1 and R2 tables N x k per head.
 
 A Random Synthesizer whose table has a rank of at most k. `rank` is k, 8 in the source; `scale` is the standard
-deviation of the table at initialisation, as in synthesizer-random. N is `data.max_length` + 1 (twice that in a model
+deviation of the table at initialization, as in synthesizer-random. N is `data.max_length` + 1 (twice that in a model
 of shape decoder); longer sequences are refused. Parameters per head beyond the values: 2 N k. Source: Tay et al. 2021,
 "Synthesizer: Rethinking Self-Attention in Transformer Models", "Factorized Random".
 

@@ -1,7 +1,7 @@
 """Random Synthesizer: A = softmax(R), R an N x N table per head, indexed by position.
 
 There are no queries and no keys: the map is the same for every sequence. R is trained, or with `trainable: false`
-stays as drawn (the source's Fixed Random: a saved buffer, not a parameter). Both are initialised alike, from Gaussians
+stays as drawn (the source's Fixed Random: a saved buffer, not a parameter). Both are initialized alike, from Gaussians
 with the standard deviation `scale`. At 0.02 the rows start almost uniform, so a fixed table averages; at 1 it weights
 positions at random. N is `data.max_length` + 1 (twice that in a model of shape decoder); longer sequences are refused.
 Parameters per head beyond the values: N^2, or none. Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention

@@ -126,7 +126,7 @@ class ConvolutionalModel(EncoderDecoder):
         positions = torch.arange(source.shape[1], device=source.device)[None]
         embedded = self.embed_source(source, positions)
         x = embedded * real
-        left = (self.kernel - 1) // 2  # windows centred on each token: as many outputs as inputs
+        left = (self.kernel - 1) // 2  # windows centered on each token: as many outputs as inputs
         for layer in self.encoder:
             h = layer(F.pad(x, (0, 0, left, self.kernel - 1 - left)))
             x = (x + h) * HALF * real  # padding stays 0, as beyond the ends of a row

@@ -72,7 +72,7 @@ def no_counts(size: int) -> Float[Tensor, "V V"]:
     return torch.zeros(size, size, dtype=torch.float64)
 
 
-def add_neighbours(counts: Float[Tensor, "V V"], batch: Batch) -> None:
+def add_neighbors(counts: Float[Tensor, "V V"], batch: Batch) -> None:
     """Count how often each token (column) occurs right after each token (row)."""
     _add(counts, batch.input, batch.output)
 

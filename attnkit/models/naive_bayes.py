@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attnkit.attention import State
 from attnkit.data.batch import Batch
-from attnkit.models.counted import CountedModel, add_neighbours, add_pairs, no_counts
+from attnkit.models.counted import CountedModel, add_neighbors, add_pairs, no_counts
 from attnkit.recipe import schema
 
 
@@ -41,7 +41,7 @@ class NaiveBayes(CountedModel):
     """Estimate skip-gram: w(x) [V, W]."""
     joint: Tensor | None
     """Estimate skip-gram: joint probabilities p(a, x) [V, V] while the vectors are trained."""
-    neighbours: Tensor
+    neighbors: Tensor
     """Residual own: log p(x | a) - log p(x) [V, V], where x is the token right after a."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
@@ -57,22 +57,22 @@ class NaiveBayes(CountedModel):
             self.past = nn.Parameter(torch.randn(size, self.width) * scale)
             self.future = nn.Parameter(torch.randn(size, self.width) * scale)
         if self.config.residual == "own":
-            self.register_buffer("neighbours", torch.zeros(size, size))
+            self.register_buffer("neighbors", torch.zeros(size, size))
         self.register_buffer("joint", None, persistent=False)
         self._cached_tables: tuple[Tensor, Tensor, Tensor] | None = None  # result of `_tables`
 
     def count(self, batches: Iterable[Batch]) -> None:
         """Set the tables from counts; with skip-gram, the caller then minimizes `pair_loss` and calls `settle`."""
         pairs = no_counts(self.size)
-        neighbours = no_counts(self.size if self.config.residual == "own" else 0)
+        neighbors = no_counts(self.size if self.config.residual == "own" else 0)
         for batch in batches:
             add_pairs(pairs, batch)
-            if len(neighbours):
-                add_neighbours(neighbours, batch)
+            if len(neighbors):
+                add_neighbors(neighbors, batch)
         self.set_joint(smoothed(pairs, self.config.smoothing))
-        if len(neighbours):
-            neighbours = smoothed(neighbours, 1.0)
-            self.neighbours.copy_((neighbours / neighbours.sum(1, keepdim=True)).log() - self.unigram)
+        if len(neighbors):
+            neighbors = smoothed(neighbors, 1.0)
+            self.neighbors.copy_((neighbors / neighbors.sum(1, keepdim=True)).log() - self.unigram)
 
     def set_joint(self, joint: Float[Tensor, "V V"]) -> None:
         """Set p(x) and p(x | a) from counts of a (rows) and x (columns), all above 0."""
@@ -96,7 +96,7 @@ class NaiveBayes(CountedModel):
         shares = (self.past @ self.future.t()).log_softmax(-1)
         unigram = (self.joint.sum(1).log()[:, None] + shares).logsumexp(0)
         if self.config.residual == "own":
-            self.neighbours += self.unigram - unigram
+            self.neighbors += self.unigram - unigram
         self.unigram.copy_(unigram)
         self.joint, self._cached_tables = None, None
 
@@ -114,7 +114,7 @@ class NaiveBayes(CountedModel):
         if config.pool == "entropy" or (config.pool == "weighted" and config.weights == "entropy"):
             logs = (rows + self.unigram).log_softmax(-1)
             entropy = -torch.linalg.vecdot(logs.exp(), logs)
-        self._cached_tables = rows, self.neighbours if config.residual == "own" else rows, entropy
+        self._cached_tables = rows, self.neighbors if config.residual == "own" else rows, entropy
         return self._cached_tables
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnkit.attention import State
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import BOS, PAD
-from attnkit.models.counted import CountedModel, add_neighbours, no_counts
+from attnkit.models.counted import CountedModel, add_neighbors, no_counts
 from attnkit.recipe import schema
 
 WITHOUT_COUNTS = 0.5
@@ -60,7 +60,7 @@ class NGram(CountedModel):
     def count(self, batches: Iterable[Batch]) -> None:
         pairs, triples = no_counts(self.size), [torch.zeros(0, dtype=torch.long)]
         for batch in batches:
-            add_neighbours(pairs, batch)
+            add_neighbors(pairs, batch)
             if self.order == 3:
                 triples.append(_trigrams(batch, self.size))
         if self.order == 1:

@@ -93,7 +93,7 @@ class EvalConfig(Section):
     splits: Unique[Annotated[tuple[str, ...], Field(min_length=1)]] = ("test",)
     """Splits to evaluate on."""
     lengths: Annotated[Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")] = ()
-    """Lengths at which a split is scored.  Language modelling: the whole split, in windows of these lengths (empty:
+    """Lengths at which a split is scored.  Language modeling: the whole split, in windows of these lengths (empty:
     data.max_length).  Recall and tagging: rows of these lengths (empty: the lengths of the corpus)."""
     tokenize: Unique[BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)]] = "13a"
     """sacrebleu tokenizer, or a list for a BLEU score with each.  The first one also splits words for the other

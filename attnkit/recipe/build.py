@@ -41,7 +41,7 @@ METRICS_OF = {
     "tagging": ("accuracy",),
 }
 SHAPE_OF = {"span-corruption": "encoder-decoder", "masked": "encoder"}
-"""Objective -> model shape, for language-modelling objectives that are not causal."""
+"""Objective -> model shape, for language-modeling objectives that are not causal."""
 POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
 POSITIONS |= dict.fromkeys(("n-gram", "naive-bayes", "naive-bayes-attention"), ("none",))
 """Position encodings of model types other than transformers; the first one is the default."""

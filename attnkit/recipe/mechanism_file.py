@@ -28,7 +28,7 @@ _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
 """Base class of all mechanisms."""
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
-_BEYOND_SCORES = ("added", "allowed", "answer", "forward", "normalise")
+_BEYOND_SCORES = ("added", "allowed", "answer", "forward", "normalize")
 """Methods whose definition makes a scored mechanism more than its scores, so that it cannot be mixed."""
 _Class: TypeAlias = tuple[Path, ast.ClassDef]
 

@@ -138,7 +138,7 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
         if options.get(name):
             why = f"{spec.why}; {name}: {why}" if spec.why else f"{name}: {why}"
             spec = replace(spec, cross=False, why=why)
-    if options.get("short_conv"):  # finds neighbouring tokens by sorting them
+    if options.get("short_conv"):  # finds neighboring tokens by sorting them
         spec = replace(spec, by_distance=True, onnx=())
     return spec
 

@@ -54,7 +54,7 @@ class DataConfig(Section):
     field, the field `source` is read."""
     target: str | None = None
     """Target language or field, like source; if there is no such field, the field `target` is read, or `text` for
-    language modelling."""
+    language modeling."""
     train: FileName | tuple[FileName, ...] | None = None
     """Training data: one file (JSONL, JSON, CSV, TSV, Parquet, or plain text) or two aligned files
     [source, target], all but Parquet optionally compressed (.gz, .xz); or hf:NAME, a data set of
@@ -190,7 +190,7 @@ class NaiveBayesConfig(Section):
     """Estimate skip-gram: whether p(x|a) is divided by its sum; only the maximum depends on it."""
     residual: Literal["none", "shared", "own"] = "none"
     """Whether the last token a counts once more: shared takes p(x|a) from the same table or vectors, own from
-    neighbouring tokens alone (naive-bayes) or from separate vectors (naive-bayes-attention)."""
+    neighboring tokens alone (naive-bayes) or from separate vectors (naive-bayes-attention)."""
 
 
 _TRANSFORMER = OnlyWith("model.type", "transformer")
@@ -237,7 +237,7 @@ class ModelConfig(Section):
     activation_dropout: Annotated[Probability | None, _TRANSFORMER] = None
     """Transformers: dropout inside the feed-forward sublayer, after the activation; null uses dropout."""
     norm: Annotated[Literal["pre", "post", "rms"], _TRANSFORMER] = "pre"
-    """Transformers: layer normalisation before each sublayer and after the last layer (pre), or after each residual
+    """Transformers: layer normalization before each sublayer and after the last layer (pre), or after each residual
     sum (post); rms is pre with RMSNorm."""
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
     """Position encoding: added to the embeddings (sinusoidal, learned), by rotation of queries and keys (rope), or
@@ -253,7 +253,7 @@ class ModelConfig(Section):
     init_std: Annotated[float | None, Field(gt=0), _TRANSFORMER] = None
     """Transformers: standard deviation of the initial matrices and tables, as in GPT-2 (0.02), divided by sqrt(2
     layers) at the end of each sublayer; token vectors are then not multiplied by sqrt(width).  null is Glorot's
-    uniform initialisation, with token vectors of variance 1."""
+    uniform initialization, with token vectors of variance 1."""
     attention: Roles = Roles()
     """One mechanism for all places, or {encoder: ..., decoder: ..., cross: ...}; each is a name or
     {name: ..., option: value}.  Recurrent and convolutional models have cross only."""
@@ -307,7 +307,7 @@ class TrainConfig(Section):
     """Training."""
 
     steps: Positive = 1000
-    """Number of optimiser updates."""
+    """Number of optimizer updates."""
     batch_tokens: Positive = 4096
     """Maximum size of a batch: rows x longest side in tokens, including padding."""
     batch_scores: Count = 2**22
@@ -362,7 +362,7 @@ class TrainConfig(Section):
     seeds: Unique[Annotated[tuple[Count, ...], Field(min_length=1)]] = (1,)
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"
-    """Training objective: causal for language modelling, seq2seq for all other tasks.  masked trains an encoder on
+    """Training objective: causal for language modeling, seq2seq for all other tasks.  masked trains an encoder on
     running text, like BERT: it predicts masked tokens (15 %, different ones in every epoch).  span-corruption
     pre-trains an encoder-decoder on running text, like T5: it restores spans of the text (15 % of its tokens, 3 at a
     time on average, different ones in every epoch)."""

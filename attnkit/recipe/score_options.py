@@ -69,7 +69,7 @@ class ScoreOptions(NamedTuple):
     score_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Standard deviation of Gaussian noise added to the scores in training."""
     key_norm: bool = False
-    """Normalise the keys to one length, so that only their direction counts (KeyNorm)."""
+    """Normalize the keys to one length, so that only their direction counts (KeyNorm)."""
     qk_norm: bool = False
     """Divide queries and keys by their root mean square, times a learned scale for each channel, before rotary
     positions (Henry et al. 2020; Dehghani et al. 2023 with a layer norm)."""

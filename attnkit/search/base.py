@@ -108,7 +108,7 @@ def topk(
     """
     rows = torch.unflatten(scores, 0, (-1, 1) if offsets is None else offsets.shape)  # [b, W, V]
     values, indices = fast_topk(rows, offsets, min(k + 1, rows[0].numel()))  # one more shows ties
-    ties = (values.diff() == 0).any()  # neighbours of -inf differ by NaN
+    ties = (values.diff() == 0).any()  # neighbors of -inf differ by NaN
     if exact and ties:
         values, indices = sort_ties(rows, offsets, values, indices, k)
         ties = torch.zeros_like(ties)

@@ -35,7 +35,7 @@ class AttentionMatrix:
     keys: tuple[Token, ...]
     title: str
     notes: tuple[str, ...] = ()
-    signed: bool = False  # difference of two maps, drawn in diverging colours
+    signed: bool = False  # difference of two maps, drawn in diverging colors
     axes: tuple[str, str] = ("queries", "keys")  # names of rows and columns
     first_key: int = 0  # index of the first column that is not hidden
 

@@ -1,4 +1,4 @@
-"""Curves on a terminal, drawn as lines of letters in colours."""
+"""Curves on a terminal, drawn as lines of letters in colors."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from rich.text import Text
 from attnkit.runs.curves import Curves, Series
 from attnkit.text import one_line
 
-COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow")
-"""Colours of the lines, used cyclically: six of the colours that every terminal has, in the shades of its theme."""
+COLORS = ("blue", "red", "green", "magenta", "cyan", "yellow")
+"""Colors of the lines, used cyclically: six of the colors that every terminal has, in the shades of its theme."""
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 WIDEST, ROWS = 160, 14
 MARGIN = 0.08
@@ -95,7 +95,7 @@ def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
             if series_index is None:
                 out.append(" ")
             else:
-                out.append(LETTERS[series_index % len(LETTERS)], COLOURS[series_index % len(COLOURS)])
+                out.append(LETTERS[series_index % len(LETTERS)], COLORS[series_index % len(COLORS)])
         yield out
     yield from _axis(x, margin, columns)
     title = line(plot.x, "dim")
@@ -103,8 +103,8 @@ def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
     yield title
     for series in plot.series:
         index = names.index(series.name)
-        letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
-        yield line(f"{letter} {one_line(series.name)} {last_values(series)}", colour)
+        letter, color = LETTERS[index % len(LETTERS)], COLORS[index % len(COLORS)]
+        yield line(f"{letter} {one_line(series.name)} {last_values(series)}", color)
 
 
 def _traced(cells: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

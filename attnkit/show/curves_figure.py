@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 MARKERS = "osv^Dd"
 DASHES = ("-", "--", ":", "-.")
-COLOURS = 10
-"""Number of colours in matplotlib's default cycle."""
+COLORS = 10
+"""Number of colors in matplotlib's default cycle."""
 ACROSS = 3
 COMPACT_FROM = 1e4
 """Minimum of an axis' upper end from which its numbers are written as 20k and 1.5M."""
@@ -36,10 +36,10 @@ def picture(
 ) -> Picture:
     """Draw curves, one panel each, with one legend; equal curves give equal bytes.
 
-    Lines differ in dashes as well as in colours, so that they are distinct in grey prints.
+    Lines differ in dashes as well as in colors, so that they are distinct in gray prints.
 
     Args:
-        order: names of the series that get the first colours, so that several pictures use the same colours.
+        order: names of the series that get the first colors, so that several pictures use the same colors.
         size: width and height of the picture in inches; None: from the number of panels.
         font: font size in points.
 
@@ -78,7 +78,7 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
 
     handles = {}
     for series in curves.series:
-        turn, place = divmod(names.index(series.name), COLOURS)
+        turn, place = divmod(names.index(series.name), COLORS)
         style: dict[str, Any] = {
             "color": f"C{place}",
             "linestyle": DASHES[(turn + place) % len(DASHES)],

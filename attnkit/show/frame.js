@@ -1,5 +1,5 @@
 "use strict";
-// Shared by pages: what has an id, and the button that changes the colours.
+// Shared by pages: what has an id, and the button that changes the colors.
 const at = (id) => document.getElementById(id);
 const data = JSON.parse(at("data").textContent);
 

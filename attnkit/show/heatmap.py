@@ -1,4 +1,4 @@
-"""An attention map on a terminal of any width, in colours or shades."""
+"""An attention map on a terminal of any width, in colors or shades."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from attnkit.show.attention_matrix import AttentionMatrix
-from attnkit.show.colour import Array, Scale, pooled, scaled
-from attnkit.show.terminal_colours import TerminalColours, colour_system
+from attnkit.show.color import Array, Scale, pooled, scaled
+from attnkit.show.terminal_colors import TerminalColors, color_system
 from attnkit.show.token_labels import aligned, cut, labels_of, upright
 from attnkit.text import one_line
 
@@ -27,16 +27,16 @@ def text(content: str, style: str = "") -> Text:
 
 @dataclass(frozen=True, eq=False)
 class Heatmap:
-    """A rich renderable of one matrix [queries, keys]: title, labels, cells, colour bar, notes.
+    """A rich renderable of one matrix [queries, keys]: title, labels, cells, color bar, notes.
 
     Each query is a row and each key a column, two characters wide if there is room. Wider and longer maps are pooled;
-    with colours, a long map has two rows per line, in half blocks. The console determines whether 24-bit colours, 256
-    colours or shades are used.
+    with colors, a long map has two rows per line, in half blocks. The console determines whether 24-bit colors, 256
+    colors or shades are used.
     """
 
     matrix: AttentionMatrix
     scale: Scale = "linear"  # for weights; differences are always linear
-    bounds: tuple[float, float] | None = None  # range of the colour bar; None: range of this map
+    bounds: tuple[float, float] | None = None  # range of the color bar; None: range of this map
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         matrix = self.matrix
@@ -46,18 +46,18 @@ class Heatmap:
             yield text("nothing to show: an axis has no tokens")
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
-            colours = TerminalColours(colour_system(console), shares.palette)
+            colors = TerminalColors(color_system(console), shares.palette)
             caption = [
-                colours.caption(shares, difference=matrix.signed),
+                colors.caption(shares, difference=matrix.signed),
                 f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}",
             ]
-            yield Segments(self._lines(shares.values, colours, options.max_width, caption))
-            yield Segments(colours.bar(shares, options.max_width))
+            yield Segments(self._lines(shares.values, colors, options.max_width, caption))
+            yield Segments(colors.bar(shares, options.max_width))
             yield text("; ".join((*caption, *shares.notes)), "dim")
         for note in matrix.notes:
             yield text(note, "dim")
 
-    def _lines(self, values: Array, colours: TerminalColours, width: int, caption: list[str]) -> list[Segment]:
+    def _lines(self, values: Array, colors: TerminalColors, width: int, caption: list[str]) -> list[Segment]:
         """Return the labels of the columns and the rows; append to the caption how they were made to fit."""
         matrix = self.matrix
         names, keys = labels_of(matrix.queries), labels_of(matrix.keys)
@@ -69,12 +69,12 @@ class Heatmap:
             label = min(label + digits + 1, max_label)
         room = max(2, width - label - 1)
         cell = 2 if 2 * len(keys) <= room else 1
-        half = len(names) > MAX_LINES and colours.half_blocks
+        half = len(names) > MAX_LINES and colors.half_blocks
         rows, columns = ceil(len(names) / (MAX_LINES * (1 + half))), ceil(len(keys) / room)
         if rows * columns > 1:
-            caption.append(f"a cell is the {colours.pooled_value} of {rows} x {columns} (queries x keys)")
+            caption.append(f"a cell is the {colors.pooled_value} of {rows} x {columns} (queries x keys)")
         if half or rows > 1:
-            caption.append(f"a line is {rows * (1 + half)} queries, labelled by the first")
+            caption.append(f"a line is {rows * (1 + half)} queries, labeled by the first")
         if numbered:
             first = matrix.first_key
             heads = [ruler(range(first, first + len(keys), columns), cell)]
@@ -87,10 +87,10 @@ class Heatmap:
             heads = upright([cut(key, MAX_LABEL_HEIGHT) for key in keys], cell)
         margin = " " * (label + 1)
         out = [segment for head in heads for segment in (Segment((margin + head).rstrip()), Segment.line())]
-        drawn = pooled(values, rows, columns, colours.middle)
+        drawn = pooled(values, rows, columns, colors.middle)
         for row in range(0, len(drawn), 1 + half):
             out.append(Segment(aligned(names[row * rows], label) + " "))
-            out += [*colours.line(drawn, row, cell, half), Segment.line()]
+            out += [*colors.line(drawn, row, cell, half), Segment.line()]
         return out
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind
-from attnkit.show import colour
+from attnkit.show import color
 from attnkit.show.attention_matrix import NAMES, STATIC, hidden_text, maps_of, mechanisms, selection_text, sides_of
-from attnkit.show.colour import Scale, limits, scaled
+from attnkit.show.color import Scale, limits, scaled
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text
@@ -25,7 +25,7 @@ CHARACTER_WIDTH = 0.6 / 72  # approximate width of a character in inches, per po
 MAX_MAP = 7.0  # maximum side of a single map, in inches
 ROW, PANEL = 11.0, (0.8, 2.2)  # inches: width of a row of small multiples; minimum and maximum longer side of a map
 MAX_CELL = 0.28  # maximum side of a cell of a single map, in inches
-MARGINS = (2.6, 1.8)  # inches for labels, title and colour bar
+MARGINS = (2.6, 1.8)  # inches for labels, title and color bar
 MAX_SQUARE_RATIO = 8  # maximum ratio of the sides of a map for which cells are squares
 MAX_SHARP_CELLS = 1000  # number of cells of a side from which a cell is smaller than a pixel
 MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's maximum"}
@@ -34,7 +34,7 @@ MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's ma
 def picture(capture: Capture, kind: Kind, format: str, *, scale: Scale = "linear") -> Picture:
     """Draw the maps of one kind; equal maps give equal bytes.
 
-    A single map is drawn with all tokens that fit; several maps become small multiples under one colour scale.
+    A single map is drawn with all tokens that fit; several maps become small multiples under one color scale.
     `AttentionMaps.choose` selects the layers and heads to draw.
 
     Raises:
@@ -60,7 +60,7 @@ def picture(capture: Capture, kind: Kind, format: str, *, scale: Scale = "linear
 def _figure(
     maps: AttentionMaps, title: str, labels: Sequence[Sequence[str]], scale: Scale
 ) -> tuple["Figure", list[str]]:
-    """Return a figure of the maps with a title and a colour bar, and notes on the weights.
+    """Return a figure of the maps with a title and a color bar, and notes on the weights.
 
     Rows are layers and columns are heads; many heads of a single layer, or layers of a single head, are wrapped.
     """
@@ -82,7 +82,7 @@ def _figure(
     figure.suptitle(title, x=0, ha="left", fontsize=TYPE, linespacing=1.3)
     bounds = limits([maps.weights])
     ends = scaled(np.zeros((1, 1), np.float32), scale, bounds=bounds)
-    colours = ListedColormap(colour.table(ends.palette) / 255)
+    colors = ListedColormap(color.table(ends.palette) / 255)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[len(names) :]:
         axes.remove()
@@ -92,7 +92,7 @@ def _figure(
         notes |= dict.fromkeys(shares.notes)
         smooth = "nearest" if max(matrix.shape) < MAX_SHARP_CELLS else "auto"
         aspect = "equal" if max(matrix.shape) <= MAX_SQUARE_RATIO * min(matrix.shape) else "auto"
-        axes.imshow(shares.values, cmap=colours, vmin=0, vmax=1, interpolation=smooth, aspect=aspect)
+        axes.imshow(shares.values, cmap=colors, vmin=0, vmax=1, interpolation=smooth, aspect=aspect)
         outer = number % across == 0, number < across
         _label(axes, cell, [texts if is_outer else () for texts, is_outer in zip(labels, outer, strict=True)], single)
         if not single:
@@ -104,7 +104,7 @@ def _figure(
     else:
         figure.supxlabel(f"each map: {sides[0]} downwards, {sides[1]} to the right", x=0, ha="left", fontsize=SMALL)
     norm = (LogNorm if ends.scale == "log" else Normalize)(ends.low, ends.high)
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=panels, aspect=25, format=_number)
+    bar = figure.colorbar(ScalarMappable(norm, colors), ax=panels, aspect=25, format=_number)
     bar.set_label("attention weight" + MEANING[ends.scale], fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL, length=2)
     bar.ax.minorticks_off()
@@ -139,7 +139,7 @@ def _label(axes: "Axes", cell: float, labels: Sequence[Sequence[str]], single: b
 
 
 def _number(value: float, _: object) -> str:
-    """Return a label of the colour bar, with a typographic minus sign because formulas are not parsed."""
+    """Return a label of the color bar, with a typographic minus sign because formulas are not parsed."""
     return f"{value:g}".replace("-", "\u2212")
 
 

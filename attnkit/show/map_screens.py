@@ -18,9 +18,9 @@ from attnkit.show.attention_matrix import (
     selection_text,
     sides_of,
 )
-from attnkit.show.colour import Scale, Scaled, limits, pooled, scaled
+from attnkit.show.color import Scale, Scaled, limits, pooled, scaled
 from attnkit.show.heatmap import Heatmap, text
-from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
+from attnkit.show.terminal_colors import DIM, TerminalColors, color_system
 from attnkit.show.token_labels import aligned
 
 MAX_CELLS, MIN_CELLS = 32, 6  # maximum rows and columns, and minimum columns, of a drawn map
@@ -28,10 +28,10 @@ MAX_CELLS, MIN_CELLS = 32, 6  # maximum rows and columns, and minimum columns, o
 
 @dataclass(frozen=True, eq=False)
 class MapGrid:
-    """A rich renderable of small maps: a row per layer, a map per head, one colour bar.
+    """A rich renderable of small maps: a row per layer, a map per head, one color bar.
 
     Heads that do not fit side by side are wrapped. Maps that are too large are pooled: each cell is the highest weight
-    of a block, in diverging colours the weight farthest from 0.
+    of a block, in diverging colors the weight farthest from 0.
     """
 
     maps: AttentionMaps
@@ -46,7 +46,7 @@ class MapGrid:
             return
         bounds = limits([maps.weights])
         shares = [[scaled(head, self.scale, bounds=bounds) for head in layer] for layer in maps.weights]
-        colours = TerminalColours(colour_system(console), shares[0][0].palette)
+        colors = TerminalColors(color_system(console), shares[0][0].palette)
         queries, keys = maps.weights.shape[2:]
         margin = 1 + max(len(str(layer.number)) for layer in maps.layers)
         room = max(2, options.max_width - margin)
@@ -54,27 +54,27 @@ class MapGrid:
         across = ceil(len(maps.heads) / ceil(len(maps.heads) / max_across))
         columns = ceil(keys / min(max(1, room // across - 1), MAX_CELLS))
         # a character is about twice as high as wide
-        rows = max(columns, ceil(queries / MAX_CELLS)) * (1 if colours.half_blocks else 2)
+        rows = max(columns, ceil(queries / MAX_CELLS)) * (1 if colors.half_blocks else 2)
         rows = rows if queries > 2 else 1
-        yield Segments(self._lines(shares, colours, (rows, columns), across, margin))
-        yield Segments(colours.bar(shares[0][0], options.max_width))
+        yield Segments(self._lines(shares, colors, (rows, columns), across, margin))
+        yield Segments(colors.bar(shares[0][0], options.max_width))
         sides = sides_of(maps)
         parts = [
-            colours.caption(shares[0][0]),
+            colors.caption(shares[0][0]),
             f"L layer, H head; rows: {sides[0]} (queries), columns: {sides[1]} (keys)",
         ]
         if rows * columns > 1:
-            parts.append(f"a cell is the {colours.pooled_value} of {rows} x {columns} (queries x keys)")
+            parts.append(f"a cell is the {colors.pooled_value} of {rows} x {columns} (queries x keys)")
         parts += dict.fromkeys(note for band in shares for share in band for note in share.notes)
         yield text("; ".join(parts), "dim")
         for note in notes(maps):
             yield text(note, "dim")
 
     def _lines(
-        self, shares: list[list[Scaled]], colours: TerminalColours, block: tuple[int, int], across: int, margin: int
+        self, shares: list[list[Scaled]], colors: TerminalColors, block: tuple[int, int], across: int, margin: int
     ) -> Iterator[Segment]:
         """Yield the maps, `across` heads side by side; `block`: number of queries and keys per cell."""
-        width, half = ceil(self.maps.weights.shape[3] / block[1]), colours.half_blocks
+        width, half = ceil(self.maps.weights.shape[3] / block[1]), colors.half_blocks
         for layer, layer_shares in zip(self.maps.layers, shares, strict=True):
             for first in range(0, len(layer_shares), across):
                 heads = self.maps.heads[first : first + across]
@@ -82,19 +82,19 @@ class MapGrid:
                 name = f"L{layer.number}".ljust(margin)
                 yield Segment(" ".join([name, *labels]).rstrip(), DIM)
                 yield Segment.line()
-                band = [pooled(share.values, *block, colours.middle) for share in layer_shares[first : first + across]]
+                band = [pooled(share.values, *block, colors.middle) for share in layer_shares[first : first + across]]
                 for row in range(0, len(band[0]), 1 + half):
                     yield Segment(" " * margin)
                     for values in band:
                         yield Segment(" ")
-                        yield from colours.line(values, row, 1, half)
+                        yield from colors.line(values, row, 1, half)
                     yield Segment.line()
 
 
 class MapComparison:
     """A rich renderable of the mean map, over layers and heads, of several captures.
 
-    All maps, with model and output, have one colour scale; then follows the difference of each other capture to the
+    All maps, with model and output, have one color scale; then follows the difference of each other capture to the
     first, or the reason why it is undefined.
     """
 

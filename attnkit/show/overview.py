@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnkit.scoring.overview import Overview, OverviewCell, OverviewColumn
-from attnkit.show import colour
+from attnkit.show import color
 from attnkit.show.differences import signed
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.table import NONE, Cell, Column, Table
@@ -104,7 +104,7 @@ def overview_picture(overview: Overview, format: str) -> Picture:
         size = (CELL[0] * len(columns) + 3, CELL[1] * len(names) + 2.4)
         figure = Figure(size, layout="constrained")
         axes = figure.add_subplot()
-        palette = ListedColormap(colour.table("diverging")[::-1] / 255)
+        palette = ListedColormap(color.table("diverging")[::-1] / 255)
         gains = np.array([[column.gain(name) for column in columns] for name in names], np.float64)
         image = axes.imshow(np.ma.masked_invalid(gains), cmap=palette, vmin=-1, vmax=1, aspect="auto")
         for row, at in np.ndindex(gains.shape):
@@ -129,7 +129,7 @@ def overview_picture(overview: Overview, format: str) -> Picture:
         bar = figure.colorbar(image, ax=axes, aspect=15, shrink=0.5, anchor=(0, 1))
         bar.set_ticks([-1, 0, 1], labels=["worse", "baseline", "better"])
         legend = "number: difference, or score of the baseline; hatched: 95 % interval covers 0\n"
-        legend += "blank: nothing to compare; colour: share of the column's largest difference"
+        legend += "blank: nothing to compare; color: share of the column's largest difference"
         legend += "; \u00b9 one seed: provisional" * bool(_provisional(overview))
         figure.supxlabel(legend, x=0, ha="left", fontsize=SMALL, color="0.35")
         data = rendered(figure, format, "overview: differences to the baseline")

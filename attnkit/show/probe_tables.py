@@ -183,7 +183,7 @@ def rank_table(title: str, rows: Sequence[RankRow]) -> Table:
     if len({row.run for row in rows}) > 1:
         fields.insert(0, Column("run", lambda row: row.run, align="left"))
     notes = (
-        "effective rank: exp of the entropy of the normalised singular values; of maximum: as a "
+        "effective rank: exp of the entropy of the normalized singular values; of maximum: as a "
         f"share of the tokens; numerical rank: singular values above {THRESHOLD:g} of the largest",
         "averaged over rows and heads; lowest, highest: over heads",
     )

@@ -10,8 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from attnkit.show.colour import CONTEXT_COLOURS
-from attnkit.show.terminal_colours import colour_system
+from attnkit.show.color import CONTEXT_COLORS
+from attnkit.show.terminal_colors import color_system
 from attnkit.text import counted, one_line, safe_text
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ MAX_CHARACTERS = 500  # maximum number of characters of a passage on a line
 
 
 class ContextMark(NamedTuple):
-    """Letter and background colour of a selected context."""
+    """Letter and background color of a selected context."""
 
     letter: str
-    colour: str  # six hexadecimal digits
+    color: str  # six hexadecimal digits
 
-    def style(self, coloured: bool) -> Style:
-        """Return black text on the colour; without colours, no style."""
-        return Style(color="#000000", bgcolor=f"#{self.colour}") if coloured else Style()
+    def style(self, colored: bool) -> Style:
+        """Return black text on the color; without colors, no style."""
+        return Style(color="#000000", bgcolor=f"#{self.color}") if colored else Style()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +40,18 @@ class TraceScreen:
     """A rich renderable of the answer, marked by selected context, and the contexts.
 
     The letter of a context, in brackets, precedes the tokens at which it is selected; "." precedes tokens that the
-    model would write without any context. A console with at least 256 colours also shows the colours of the contexts.
+    model would write without any context. A console with at least 256 colors also shows the colors of the contexts.
     """
 
     trace: "Trace"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        trace, coloured = self.trace, colour_system(console) is not None
+        trace, colored = self.trace, color_system(console) is not None
         yield Text(headline(trace), style="bold", overflow="fold")
         if trace.text_tokens:
-            yield _answer(trace, coloured)
+            yield _answer(trace, colored)
             yield ""
-            yield from _legend(trace, coloured)
+            yield from _legend(trace, colored)
         for note in notes(trace):
             yield Text(one_line(note), style="dim", overflow="fold")
 
@@ -79,21 +79,21 @@ def notes(trace: "Trace") -> Iterator[str]:
     if unselected and trace.selects_contexts and trace.text_tokens:
         yield f"never selected: {unselected:,} of {len(trace.contexts):,} contexts"
     if agreed := sum(token.agreed for token in trace.text_tokens):
-        grey = "grey [.]" if trace.selects_contexts else "grey"
+        gray = "gray [.]" if trace.selects_contexts else "gray"
         yield (
-            f"{grey}: {agreed:,} of {len(trace.text_tokens):,} tokens, which the model would also "
+            f"{gray}: {agreed:,} of {len(trace.text_tokens):,} tokens, which the model would also "
             "generate without context"
         )
 
 
 def context_marks(trace: "Trace") -> dict[int, ContextMark]:
     """Return the mark of each selected context, by its index."""
-    letters, colours = chain(LETTERS, repeat(OTHERS)), cycle(CONTEXT_COLOURS)
+    letters, colors = chain(LETTERS, repeat(OTHERS)), cycle(CONTEXT_COLORS)
     contexts = trace.selected_contexts()
-    return {c: ContextMark(*mark) for c, *mark in zip(contexts, letters, colours, strict=False)}
+    return {c: ContextMark(*mark) for c, *mark in zip(contexts, letters, colors, strict=False)}
 
 
-def _answer(trace: "Trace", coloured: bool) -> Text:
+def _answer(trace: "Trace", colored: bool) -> Text:
     """Return the answer; each run of tokens of one context has its style, after its letter."""
     marks, out = context_marks(trace), Text(overflow="fold")
 
@@ -110,11 +110,11 @@ def _answer(trace: "Trace", coloured: bool) -> Text:
             out.append(f"[.]{text}", "dim")
         else:
             out.append(f"[{marks[context].letter}]", "dim")
-            out.append(text, marks[context].style(coloured))
+            out.append(text, marks[context].style(colored))
     return out
 
 
-def _legend(trace: "Trace", coloured: bool) -> Iterator[Text]:
+def _legend(trace: "Trace", colored: bool) -> Iterator[Text]:
     """Yield the selected contexts, or those with the largest shares of a mixture, with their first words."""
     marks, shares = context_marks(trace), trace.source.shares
     contexts = sorted(marks or range(len(shares)), key=lambda context: -shares[context])
@@ -122,6 +122,6 @@ def _legend(trace: "Trace", coloured: bool) -> Iterator[Text]:
         passage, mark = trace.contexts[context], marks.get(context)
         line = Text(no_wrap=True, overflow="ellipsis")
         if mark:
-            line.append(mark.letter, mark.style(coloured)).append(" ")
+            line.append(mark.letter, mark.style(colored)).append(" ")
         line.append(f"{shares[context]:.1%} {one_line(f'{context + 1} {passage.name}')}: ")
         yield line.append(one_line(passage.text[:MAX_CHARACTERS]), "dim")

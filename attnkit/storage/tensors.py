@@ -61,7 +61,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
         The size in bytes and the SHA-256 in hexadecimal.
 
     Raises:
-        TypeError: The format has no such type of tensor (complex, quantised, sparse).
+        TypeError: The format has no such type of tensor (complex, quantized, sparse).
         OSError: Writing failed.
     """
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))

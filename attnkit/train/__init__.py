@@ -1,4 +1,4 @@
-"""Training: the loop, its events, losses, optimiser, precision and checkpoints.
+"""Training: the loop, its events, losses, optimizer, precision and checkpoints.
 
 Start with `fit.fit` (the training loop), `state.TrainingState` (the contents of a checkpoint) and `checkpoint.save`
 (an atomic save). Imports `models`, `data`, `runs`, `scoring` and the packages below them.

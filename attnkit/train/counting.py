@@ -18,7 +18,7 @@ from attnkit.memory import peak_memory, reset_peak_memory
 from attnkit.models import CountedModel, NaiveBayes
 from attnkit.train import events
 from attnkit.train.fit import TrainingJob
-from attnkit.train.optimiser import learning_rate, optimizer, weights_of
+from attnkit.train.optimizer import learning_rate, optimizer, weights_of
 from attnkit.train.validation import Validator
 
 BATCH_TOKENS = 2**17

@@ -43,7 +43,7 @@ from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
 from attnkit.train.loss import options_at
-from attnkit.train.optimiser import Averaging, Weights, learning_rate, snapshot, weights_of
+from attnkit.train.optimizer import Averaging, Weights, learning_rate, snapshot, weights_of
 from attnkit.train.signals import StopSignals
 from attnkit.train.state import TrainingState
 from attnkit.train.validation import MonitoredScore
@@ -210,7 +210,7 @@ class Training(TrainingState):
                 with self.worker.communicating(last=number == len(batches)):
                     losses = self.worker.losses(batch, options)
                     self.worker.backward(losses.total, tokens)
-                self.local_nll += losses.nll.detach()  # stays on the device: no synchronisation
+                self.local_nll += losses.nll.detach()  # stays on the device: no synchronization
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -221,13 +221,13 @@ class Training(TrainingState):
         self._apply(batches)
         self.averaging.update(step)
 
-    @record_function("attnkit: optimiser")
+    @record_function("attnkit: optimizer")
     def _apply(self, batches: list[Batch]) -> None:
         scaler = self.worker.scaler
         scaler.unscale_(self.optimizer)
         limit = self.train.clip or math.inf  # without clipping the norm is still measured
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.gradient_norm = float(self.full_state_dict({"": norm})[""])  # synchronises with the device
+        self.gradient_norm = float(self.full_state_dict({"": norm})[""])  # synchronizes with the device
         if not math.isfinite(self.gradient_norm):
             finite_loss = bool(self.local_nll.isfinite())
             # a scaled fp16 gradient may overflow: the scaler skips the update and lowers its scale

@@ -61,7 +61,7 @@ def _sum(
 
 
 def communicating(module: nn.Module, last: bool) -> AbstractContextManager[object]:
-    """Return a context for one micro-batch, with gradient synchronisation only for the `last` of an update."""
+    """Return a context for one micro-batch, with gradient synchronization only for the `last` of an update."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
     if isinstance(module, DistributedDataParallel) and not last:

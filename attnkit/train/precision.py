@@ -70,7 +70,7 @@ class GradientWorker:
             self._losses = wrap(self._losses, parallel, dtype, self.device)
 
     def communicating(self, last: bool) -> AbstractContextManager[object]:
-        """Return a context for one micro-batch; ranks synchronise gradients only for the `last` of an update."""
+        """Return a context for one micro-batch; ranks synchronize gradients only for the `last` of an update."""
         if not group.is_distributed():
             return nullcontext()
         from attnkit.train.parallel import communicating

@@ -17,7 +17,7 @@ from attnkit.runs import Run, json_files
 from attnkit.runs.json_files import Count, Seconds
 from attnkit.text import counted
 from attnkit.train import checkpoint
-from attnkit.train.optimiser import Averaging, Weights, optimizer, snapshot, weights_of
+from attnkit.train.optimizer import Averaging, Weights, optimizer, snapshot, weights_of
 from attnkit.train.precision import GradientWorker
 from attnkit.train.validation import MonitoredScore, Validator
 
@@ -84,7 +84,7 @@ class StoredState(json_files.Schema):
 
 
 class TrainingState:
-    """Model, optimiser, averages and progress, which together with the random state decide every update."""
+    """Model, optimizer, averages and progress, which together with the random state decide every update."""
 
     def __init__(self, recipe: schema.Recipe, prepared: PreparedData, device: torch.device, precision: str) -> None:
         self.train = train = recipe.train
@@ -190,7 +190,7 @@ class TrainingState:
         progress.monitor = train.monitor
 
     def moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
-        """Return the optimiser's tensors by parameter name; `create` makes missing ones as zeros."""
+        """Return the optimizer's tensors by parameter name; `create` makes missing ones as zeros."""
         states, moments = self.optimizer.state, {}
         for name, parameter in self.model.named_parameters():
             if create and parameter.requires_grad and not states[parameter]:

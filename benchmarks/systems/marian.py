@@ -49,7 +49,7 @@ def config(shape: dict[str, Any]) -> Any:
 
 
 class System:
-    """A model and an optimiser for each precision, and one model that decodes."""
+    """A model and an optimizer for each precision, and one model that decodes."""
 
     def __init__(self, work: Path) -> None:
         shape = json.loads((work / "shape.json").read_text())

@@ -25,7 +25,7 @@ from attnkit.search import translate
 
 KINDS = {(word, role): type(build_layer(word, role).mechanism) for word, role in cases()}
 SCORED = [case for case, kind in KINDS.items() if issubclass(kind, Scored)]
-OTHER = [case for case in SCORED if KINDS[case].normalise is not Scored.normalise and case[0] != "block-topk"]  # type: ignore[attr-defined]
+OTHER = [case for case in SCORED if KINDS[case].normalize is not Scored.normalize and case[0] != "block-topk"]  # type: ignore[attr-defined]
 """Mechanisms whose weights are not a softmax of the visible scores."""
 
 
@@ -62,17 +62,17 @@ def mask_and_memory(role: str, valid: Tensor, memory: Tensor) -> tuple[Mask, Ten
 
 
 @pytest.mark.parametrize(("word", "role"), OTHER)
-def test_noise_is_added_before_other_normalisations(word: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_added_before_other_normalizations(word: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, inputs = attention_layers(build(model_config(word, role)))[role][1], list[Tensor]()  # type: ignore[index]
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)
-    normalise = layer.mechanism.normalise
+    normalize = layer.mechanism.normalize
 
     def keep_scores(scores: Tensor, mask: Mask, own: Tensor) -> Tensor:
         inputs.append(scores)
-        weights: Tensor = normalise(scores, mask, own)
+        weights: Tensor = normalize(scores, mask, own)
         return weights
 
-    monkeypatch.setattr(layer.mechanism, "normalise", keep_scores)
+    monkeypatch.setattr(layer.mechanism, "normalize", keep_scores)
     x = torch.randn(2, 9, 16)
     arguments = (x, *mask_and_memory(role, torch.ones(2, 9, dtype=torch.bool), x))
     with torch.no_grad():

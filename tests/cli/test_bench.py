@@ -46,7 +46,7 @@ def test_updates_are_measured_and_traced(cli: Cli) -> None:
     _, out, err = cli("bench", "train", "quickstart", *TINY, "--updates", "2", *options)
     assert "wrote trace.json" in err
     names = {event.get("name") for event in json.loads(Path("trace.json").read_text())["traceEvents"]}
-    assert names >= {"attnkit: loss", "attnkit: optimiser", "aten::embedding"}
+    assert names >= {"attnkit: loss", "attnkit: optimizer", "aten::embedding"}
     found = json.loads(out)
     title = " ".join(("quickstart scaled-dot", *TINY, "train.precision=fp32"))
     assert (found["measured"], found["precision"]) == (title, "fp32")

@@ -109,11 +109,11 @@ def test_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("off", ["", "NO_COLOR", "TERM", "--no-color"])
-def test_error_is_red_on_a_terminal_unless_colour_is_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_is_red_on_a_terminal_unless_color_is_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(console, "_colour_allowed", True)
+    monkeypatch.setattr(console, "_color_allowed", True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     if off.isupper():

@@ -214,7 +214,7 @@ from attnkit import cli
 class Held:
     pass
 
-def signalled(*_):
+def signaled(*_):
     os.kill(os.getpid(), {number})
     for _ in range(1000): pass  # give the handler time to run
 
@@ -235,12 +235,12 @@ cli.script()
 @pytest.mark.parametrize(
     ("number", "place"),
     [
-        (signal.SIGTERM, "Held.__del__ = signalled"),
-        (signal.SIGHUP, "Held.__del__ = signalled"),
-        (signal.SIGINT, "Held.__del__ = signalled"),
-        (signal.SIGTERM, "weak = weakref.ref(held, signalled)"),
-        (signal.SIGTERM, "weakref.finalize(held, signalled)"),
-        (signal.SIGTERM, "held.held, Held.__del__ = held, signalled"),
+        (signal.SIGTERM, "Held.__del__ = signaled"),
+        (signal.SIGHUP, "Held.__del__ = signaled"),
+        (signal.SIGINT, "Held.__del__ = signaled"),
+        (signal.SIGTERM, "weak = weakref.ref(held, signaled)"),
+        (signal.SIGTERM, "weakref.finalize(held, signaled)"),
+        (signal.SIGTERM, "held.held, Held.__del__ = held, signaled"),
     ],
 )
 def test_signal_while_an_object_is_removed_ends_the_command(number: int, place: str) -> None:

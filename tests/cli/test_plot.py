@@ -25,7 +25,7 @@ def test_charts_fit_the_terminal(width: str, cli_process: Command) -> None:
         assert words in done.stdout
 
 
-def test_output_to_a_pipe_has_no_colour(cli_process: Command) -> None:
+def test_output_to_a_pipe_has_no_color(cli_process: Command) -> None:
     done = cli_process("plot", "runs", "--y", "score,learning-rate", "--x", "time", LC_ALL="C")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout

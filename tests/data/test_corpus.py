@@ -415,7 +415,7 @@ def test_published_formats_of_large_corpora_are_read(name: str, source: str, tar
 SPACES = ("\u00a0", "\u202f", "\u3000", "  ", "\t")
 
 
-def labelled(folder: Path, labels: tuple[str, ...], *targets: object) -> Corpus:
+def labeled(folder: Path, labels: tuple[str, ...], *targets: object) -> Corpus:
     """Return a corpus with these labels and a row for each target."""
     rows = [json.dumps({"source": "a", "target": target}) + "\n" for target in targets]
     path = write(folder / "rows.jsonl", "".join(rows))
@@ -438,7 +438,7 @@ def labelled(folder: Path, labels: tuple[str, ...], *targets: object) -> Corpus:
 def test_targets_become_labels(
     tmp_path: Path, targets: tuple[object, ...], labels: tuple[str, ...], expected: list[str]
 ) -> None:
-    assert [row.target for row in labelled(tmp_path, labels, *targets).rows("train")] == expected
+    assert [row.target for row in labeled(tmp_path, labels, *targets).rows("train")] == expected
 
 
 @pytest.mark.parametrize(
@@ -453,12 +453,12 @@ def test_targets_become_labels(
 )
 def test_unknown_label_raises(tmp_path: Path, target: object, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        list(labelled(tmp_path, ("no", "yes"), "no", target).rows("train"))
+        list(labeled(tmp_path, ("no", "yes"), "no", target).rows("train"))
 
 
 def test_fingerprint_includes_the_labels(tmp_path: Path) -> None:
     """Rows encoded with other labels must not be found in the cache."""
-    first, second = (labelled(tmp_path, labels, "no", 1) for labels in (("no", "yes"), ("yes", "no")))
+    first, second = (labeled(tmp_path, labels, "no", 1) for labels in (("no", "yes"), ("yes", "no")))
     assert first.fingerprint("train") != second.fingerprint("train")
 
 

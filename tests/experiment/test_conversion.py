@@ -18,7 +18,7 @@ from attnkit.experiment.conversion import _Conversion, changed_places, convert, 
 from attnkit.recipe.schema import Layers
 from attnkit.runs import Run
 from attnkit.train.events import Event, ProgressEvent, ScoredEvent, SkippedEvent, StartedEvent
-from attnkit.train.optimiser import weights_of
+from attnkit.train.optimizer import weights_of
 from attnkit.train.signals import StopSignals
 
 PARTS = {"mixture": ("scaled-dot", "synthesizer-random"), "interleaved": ("local", "scaled-dot")}

@@ -221,7 +221,7 @@ def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
 
 
 def test_recipe_and_variant_may_be_called_tune(recipe: Path) -> None:
-    """Trials are recognised by the manifest, not by the name of their folder."""
+    """Trials are recognized by the manifest, not by the name of their folder."""
     path = recipe.with_name("tune.yaml")
     path.write_text(recipe.read_text().replace("one:", "tune:"))
     train(path)

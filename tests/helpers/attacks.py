@@ -1,4 +1,4 @@
-"""Commands called in this process with damaged files, and the judgement of their results."""
+"""Commands called in this process with damaged files, and the judgment of their results."""
 
 import json
 from pathlib import Path

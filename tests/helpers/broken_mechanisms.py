@@ -258,7 +258,7 @@ class StaleKeys(Path):
 class NotCentred(Parallax):
     """Subtracts the projection of each key on r, but does not add that of the mean key."""
 
-    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
+    def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
         p = visible_softmax(scores, self.allowed(mask))
         return p * (1 - raw_scores.chunk(2, 1)[1])
 

@@ -9,7 +9,7 @@ from attnkit.data.preparation import prepare
 from attnkit.experiment.conversion import ConversionSettings, converted_recipe
 from attnkit.recipe.schema import AttentionConfig, EvalConfig, Roles
 from attnkit.runs import Run, run_path
-from attnkit.train.optimiser import weights_of
+from attnkit.train.optimizer import weights_of
 from helpers.small import small_recipe, write_corpus
 
 

@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
     code: int
     """Exit code of the training with the fault."""
     faults: Sequence[str]
-    """Wrong behaviour; empty if there was none."""
+    """Wrong behavior; empty if there was none."""
 
 
 def prepare(folder: Path) -> None:

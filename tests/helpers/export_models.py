@@ -65,7 +65,7 @@ def build(chosen: Recipe, seed: int = 3) -> Model:
 def make_decisive(model: Model) -> Model:
     """Change a model with learned positions and an untied output so that its outputs end.
 
-    Tokens that a search bans get no probability, since libraries differ in whether they normalise over these.
+    Tokens that a search bans get no probability, since libraries differ in whether they normalize over these.
     """
     with torch.no_grad():
         table, norm, positions = model.output.weight, model.decoder.norm, model.embed_target.table

@@ -27,7 +27,7 @@ def similarities(name: str, q: Tensor, k: Tensor, projection: Tensor | None = No
 
 
 def attend(pairs: Tensor, v: Tensor, valid: Tensor, *, causal: bool) -> Tensor:
-    """Return values weighted by normalised similarities; 0 for a query that sees no key."""
+    """Return values weighted by normalized similarities; 0 for a query that sees no key."""
     visible = valid[:, None, None, :]
     if causal:
         visible = visible & torch.ones(pairs.shape[-2:], dtype=torch.bool).tril()

@@ -24,7 +24,7 @@ from attnkit.search import translate
 from attnkit.train.batch_stream import BatchStream
 from attnkit.train.fit import Training, TrainingJob
 from attnkit.train.loss import LossOptions
-from attnkit.train.optimiser import weights_of
+from attnkit.train.optimizer import weights_of
 from attnkit.train.parallel import full_state_dict
 from attnkit.train.precision import GradientWorker
 from helpers.small import StopAt, job, run_training
@@ -77,7 +77,7 @@ def gradient_descent(folder: Path, recipe: Recipe, batches: int, steps: int) -> 
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
     model, parallel = models.build_for(recipe, sizes).double(), recipe.train.parallel
     worker = GradientWorker(model, "fp32", parallel=parallel)
-    optimiser = torch.optim.SGD(worker.model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(worker.model.parameters(), lr=0.5)
     stream = BatchStream(lambda _: prepared.train, recipe.train.batch_tokens, 1)
     own = batches // group.world_size()
     for _ in range(steps):
@@ -86,8 +86,8 @@ def gradient_descent(folder: Path, recipe: Recipe, batches: int, steps: int) -> 
         for number, batch in enumerate(taken, 1):
             with worker.communicating(last=number == own):
                 worker.backward(worker.losses(batch, LossOptions()).total, tokens)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     return {name: tensor.clone() for name, tensor in full_state_dict(weights_of(worker.model)).items()}
 
 

@@ -121,7 +121,7 @@ def allowed(scores: list[float], prefix: list[int], spec: SearchConfig) -> dict[
     return kept
 
 
-def normalised(logprob: float, length: int, spec: SearchConfig) -> float:
+def normalized(logprob: float, length: int, spec: SearchConfig) -> float:
     return logprob / length**spec.length_penalty
 
 
@@ -135,7 +135,7 @@ def exhaustive(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[l
             with torch.no_grad():
                 logits = model(source[None], torch.tensor([[BOS, *target[:-1]]]))[0]
             scores = logits.log_softmax(-1)[range(len(target)), target]
-            output = (list(ids), normalised(scores.sum().item(), len(target), spec))
+            output = (list(ids), normalized(scores.sum().item(), len(target), spec))
             (complete if length < spec.max_length else cut).append(output)
     return [output for group in (complete, cut) for output in sorted(group, key=lambda output: -output[1])]
 
@@ -152,13 +152,13 @@ def plain_beam(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[l
         ]
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * spec.beam]
         ended = [c for c in candidates[: spec.beam] if c[1][-1] == EOS]
-        finished += [(normalised(logprob, length, spec), ids[:-1]) for logprob, ids in ended]
+        finished += [(normalized(logprob, length, spec), ids[:-1]) for logprob, ids in ended]
         live = [c for c in candidates if c[1][-1] != EOS][: spec.beam]
         if len(finished) >= spec.beam:
             live = []
         if not live:
             break
-    cut = [(ids, normalised(logprob, spec.max_length, spec), False) for logprob, ids in live]
+    cut = [(ids, normalized(logprob, spec.max_length, spec), False) for logprob, ids in live]
     complete = [(ids, score, True) for score, ids in sorted(finished, key=lambda f: -f[0])]
     return (complete + cut)[: spec.n_best]
 
@@ -182,6 +182,6 @@ def plain_sample(model: Model, source: Tensor, spec: SearchConfig, times: np.nda
         token = min(ranked, key=lambda t: step[t] / weights[t] if weights[t] else math.inf)
         total += scores[token]
         if token == EOS:
-            return ids, normalised(total, len(ids) + 1, spec), True
+            return ids, normalized(total, len(ids) + 1, spec), True
         ids.append(token)
-    return ids, normalised(total, len(ids), spec), False
+    return ids, normalized(total, len(ids), spec), False

@@ -12,7 +12,7 @@ from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-COLOURS = ("truecolor", "256", "standard", None)
+COLORS = ("truecolor", "256", "standard", None)
 WIDTHS = st.sampled_from((20, 40, 80, 200)) | st.integers(8, 120)
 UNUSUAL = (
     *("", "\x1b[31m", "\u202eabc", "\ufeff", "\u6f22\u5b57", "e\u0301", "\u0301", "\U0001f469\u200d\U0001f467"),
@@ -21,17 +21,17 @@ UNUSUAL = (
 TEXTS = st.text(max_size=14) | st.sampled_from(UNUSUAL)
 
 
-def render(thing: RenderableType, width: int, colour: str | None = None) -> str:
+def render(thing: RenderableType, width: int, color: str | None = None) -> str:
     """Return what a console of this width writes."""
     out = io.StringIO()
     plain = dict.fromkeys(("legacy_windows", "markup", "emoji", "highlight"), False)
-    Console(file=out, width=width, force_terminal=True, color_system=colour, _environ={}, **plain).print(thing)
+    Console(file=out, width=width, force_terminal=True, color_system=color, _environ={}, **plain).print(thing)
     return out.getvalue()
 
 
-def render_checked(thing: RenderableType, width: int, colour: str | None = None) -> str:
+def render_checked(thing: RenderableType, width: int, color: str | None = None) -> str:
     """Render without styles; check that lines fit the width, and that there are no control characters."""
-    text = STYLE.sub("", render(thing, width, colour))
+    text = STYLE.sub("", render(thing, width, color))
     assert not CONTROL.search(text)
     assert max(map(cell_len, text.split("\n"))) <= width
     return text

@@ -53,7 +53,7 @@ def test_residual_scores_have_both_maps() -> None:
         plain(x, packed(5), prior=scores)
 
 
-def test_scores_of_normalised_keys_are_not_scaled() -> None:
+def test_scores_of_normalized_keys_are_not_scaled() -> None:
     mechanism = Differential(Shape(heads=1, head_width=8, max_length=5))
     q, k = torch.randn(2, 1, 1, 3, 8).unbind()
     scores = mechanism.scores(q, mechanism.cached_keys(k * mechanism.key_length()), packed(3, causal=False))

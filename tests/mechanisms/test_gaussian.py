@@ -9,7 +9,7 @@ from attnkit.layers import MultiHead
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["64", "32", "b16"])
-def test_waist_of_57_weighs_the_mean_of_its_two_neighbours(dtype: torch.dtype) -> None:
+def test_waist_of_57_weighs_the_mean_of_its_two_neighbors(dtype: torch.dtype) -> None:
     mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)
     mechanism = MultiHead.build("gaussian", 1, 1, 8).mechanism
     q, k, v = (one_head(*rows).to(dtype) for rows in ([(57,)], [(51,), (56,), (58,)], [(40,), (43,), (48,)]))

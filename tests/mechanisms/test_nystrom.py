@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attnkit.attention import Mask
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import nystrom
-from attnkit.mechanisms.nystrom import Segments, neighbours
+from attnkit.mechanisms.nystrom import Segments, neighbors
 
 HEADS, WIDTH = 2, 4
 
@@ -108,7 +108,7 @@ def test_convolution_equals_that_of_torch(length: int) -> None:
     tensors = trainable([values, torch.randn(HEADS, 1, 5, 1, dtype=torch.float64)])
     convolve = partial(F.conv2d, padding=(2, 0), groups=HEADS)
     expected = with_gradients(convolve(*tensors), tensors)
-    torch.testing.assert_close(with_gradients(neighbours(*tensors), tensors), expected)
+    torch.testing.assert_close(with_gradients(neighbors(*tensors), tensors), expected)
 
 
 @pytest.mark.parametrize("length", [1, 11, 12, 16])
@@ -116,8 +116,8 @@ def test_gradient_of_a_convolution_kernel_longer_than_the_sequence(length: int) 
     """With one head the gradient of oneDNN's convolution was written out of bounds."""
     exact = [torch.randn(*shape, dtype=torch.float64) for shape in ((3, 1, length, 4), (1, 1, 33, 1))]
     single, double = (trainable(x.to(dtype) for x in exact) for dtype in (torch.float32, torch.float64))
-    found = [x.double() for x in with_gradients(neighbours(*single), single)]
-    expected = with_gradients(neighbours(*double), double)
+    found = [x.double() for x in with_gradients(neighbors(*single), single)]
+    expected = with_gradients(neighbors(*double), double)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -62,7 +62,7 @@ def test_dense_row_depends_on_its_own_token_only(word: str, options: dict[str, A
     assert layer.k is None
 
 
-def test_aligned_positions_are_recognised() -> None:
+def test_aligned_positions_are_recognized() -> None:
     right = torch.arange(5) < torch.tensor([[5], [3]])
     assert aligned(Mask.of(right, 5, causal=True), LONGEST)
     assert aligned(Mask.of(right, 2, causal=True, start=3), LONGEST)

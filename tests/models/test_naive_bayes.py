@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from attnkit.data.batch import Batch
 from attnkit.data.synthetic.known_source import END, LINE, SOURCES
-from attnkit.models.counted import add_neighbours, add_pairs, no_counts
+from attnkit.models.counted import add_neighbors, add_pairs, no_counts
 from attnkit.models.naive_bayes import smoothed
 from attnkit.nbce.merge import merge
 
@@ -48,7 +48,7 @@ def counted(**options: Any) -> Any:
     model.set_joint(joint())
     if options.get("residual") == "own":
         near = joint(1)
-        model.neighbours = (near / near.sum(1, keepdim=True)).log() - model.unigram
+        model.neighbors = (near / near.sum(1, keepdim=True)).log() - model.unigram
     if options.get("estimate") == "skip-gram":
         model.settle()
     return model
@@ -145,7 +145,7 @@ def test_worked_numbers_of_vectors(pool: str, normalize: bool, expected: tuple[f
 @pytest.mark.parametrize("options", POOLS)
 @pytest.mark.parametrize("residual", ["none", "shared"])
 @pytest.mark.parametrize("beta", BETAS[1:])
-def test_normalising_vectors_changes_the_maximum_pool_only(options: dict[str, Any], residual: str, beta: Any) -> None:
+def test_normalizing_vectors_changes_the_maximum_pool_only(options: dict[str, Any], residual: str, beta: Any) -> None:
     options = {"estimate": "skip-gram", "residual": residual, "beta": beta} | options
     check = assert_differs if options["pool"] == "max" else assert_close
     check(*(logprobs(counted(normalize=normalize, **options), [2, 5, 8, 3]) for normalize in (True, False)))
@@ -185,7 +185,7 @@ def test_steps_padding_and_selected_rows_equal_one_pass(options: dict[str, Any],
     assert_close(out[1, 0], logprobs(model, [2, 4, 4]))
 
 
-def test_pairs_and_neighbours_are_counted() -> None:
+def test_pairs_and_neighbors_are_counted() -> None:
     rows = [torch.tensor(ids) for ids in ([5, 6, 5, 7], [8, 5], [6, 6, 6, 6])]
     pairs, near = torch.zeros(SIZE, SIZE), torch.zeros(SIZE, SIZE)
     for row in rows:
@@ -198,7 +198,7 @@ def test_pairs_and_neighbours_are_counted() -> None:
         found = no_counts(SIZE), no_counts(SIZE)
         for batch in map(batch_of, batches):
             add_pairs(found[0], batch)
-            add_neighbours(found[1], batch)
+            add_neighbors(found[1], batch)
         assert torch.equal(found[0].float(), pairs)
         assert torch.equal(found[1].float(), near)
 

@@ -28,7 +28,7 @@ def projected(model: Any, number: int, x: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def formula(model: Any, residual: str) -> Tensor:
-    """Return the log-softmax of sum_j a_tj log p(x_t | x_j), with p(x | a) normalised, plus the residual."""
+    """Return the log-softmax of sum_j a_tj log p(x_t | x_j), with p(x | a) normalized, plus the residual."""
     embedded, w = model.embed_target(torch.arange(SIZE)), model.output.weight
     # q(a) and k(a), whose product is the score, and v(a): [V, W] each
     q, k, v = projected(model, 0, embedded[..., :WIDTH])

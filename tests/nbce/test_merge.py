@@ -107,7 +107,7 @@ def test_mean_with_beta_of_n_minus_one_is_naive_bayes(n: int) -> None:
     torch.testing.assert_close(merged, expected, atol=1e-12, rtol=0)
 
 
-def test_entropies_are_of_filtered_rows_that_are_not_renormalised() -> None:
+def test_entropies_are_of_filtered_rows_that_are_not_renormalized() -> None:
     rows = log(P0, (0.9, 0.06, 0.03, 0.01))
     merged = merge_rows(rows[None], Rule(), torch.tensor([-1]))
     assert merged.entropies.item() == pytest.approx(0.263629, abs=1e-6)

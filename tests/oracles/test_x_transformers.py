@@ -24,7 +24,7 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
 
 
 def test_grouped_keys_are_equal_after_heads_are_reordered() -> None:
-    """Our key heads serve neighbouring heads, as in Ainslie et al. and in PyTorch; theirs serve every second head.
+    """Our key heads serve neighboring heads, as in Ainslie et al. and in PyTorch; theirs serve every second head.
 
     The order matters because a checkpoint with one order gives wrong outputs if it is read in the other.
     """
@@ -75,7 +75,7 @@ def test_relative_buckets_are_equal(causal: bool) -> None:
 
 
 def test_rotary_positions_are_equal_after_channels_are_reordered() -> None:
-    """Ours rotate pairs (x[i], x[i + D/2]), theirs neighbouring channels."""
+    """Ours rotate pairs (x[i], x[i + D/2]), theirs neighboring channels."""
     module = peer("x_transformers.x_transformers")
     x = torch.randn(2, HEADS, 9, 6, generator=torch.Generator().manual_seed(0)).double()
     order = torch.arange(6).view(3, 2).T.flatten()

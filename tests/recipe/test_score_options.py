@@ -20,7 +20,7 @@ SCORED = [
 SOFTMAX = [
     word
     for word in SCORED
-    if mechanisms.load(word).normalise is Scored.normalise and word not in ("forgetting", "path", "selective")
+    if mechanisms.load(word).normalize is Scored.normalize and word not in ("forgetting", "path", "selective")
 ]
 """Mechanisms whose weights are the softmax of `scores(q, k, mask)`."""
 WITH_KEYS = [word for word in SCORED if "k" in mechanisms.facts(word).uses]
@@ -183,7 +183,7 @@ def test_length_of_keys_has_no_effect_with_key_norm(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["dot", "scaled-dot"])
-def test_score_with_key_norm_is_q_times_the_normalised_k(word: str) -> None:
+def test_score_with_key_norm_is_q_times_the_normalized_k(word: str) -> None:
     attention = layer(word, key_norm=True)
     x, mask = inputs(1, 5), self_mask(5, causal=False)
     q, k, *_ = attention.project(x, mask)

@@ -91,7 +91,7 @@ def test_overview_of_saved_runs(tmp_path: Path) -> None:
         overview(runs[:1], {})
 
 
-def test_costs_are_coloured_by_the_logarithm_of_their_ratio() -> None:
+def test_costs_are_colored_by_the_logarithm_of_their_ratio() -> None:
     """A mechanism with forty times the memory left all others as pale as the baseline."""
     percents = {"half": -50.0, "twice": 100.0, "forty": 3900.0}
     cells = {name: OverviewCell(value) for name, value in percents.items()}

@@ -206,7 +206,7 @@ def test_holm_lies_between_p_and_bonferroni_and_keeps_the_order(p: list[float]) 
 
 
 def test_resamples_equal_those_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """sacrebleu's formula gives its p-value from our resamples: take absolute differences, then centre them."""
+    """sacrebleu's formula gives its p-value from our resamples: take absolute differences, then center them."""
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest as SacrebleuTest
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers.screens import COLOURS, TEXTS, WIDTHS, render, render_checked
+from helpers.screens import COLORS, TEXTS, WIDTHS, render, render_checked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,9 +26,9 @@ SERIES = st.builds(Series, TEXTS, st.lists(LINES, min_size=1, max_size=3).map(tu
 PLOTS = st.builds(Curves, TEXTS, TEXTS, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans())
 
 
-@given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLOURS))
-def test_charts_fit_the_screen(plots: list[Curves], width: int, colour: str | None) -> None:
-    render_checked(CurvesChart(plots), width, colour)
+@given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLORS))
+def test_charts_fit_the_screen(plots: list[Curves], width: int, color: str | None) -> None:
+    render_checked(CurvesChart(plots), width, color)
 
 
 @given(st.lists(NUMBERS, min_size=1), st.integers(1, 12), st.booleans())

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 from attnkit.analysis.maps import MapLayer, Token
 from attnkit.errors import UsageError
-from attnkit.show.colour import pooled
+from attnkit.show.color import pooled
 from attnkit.show.map_page import BUDGET, page
 from attnkit.show.map_page.weights import encode
 

@@ -1,4 +1,4 @@
-"""Tests of the page of attention maps in a browser: weights, views, choices, keys, colours."""
+"""Tests of the page of attention maps in a browser: weights, views, choices, keys, colors."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def click(page: Any, selector: str, **options: Any) -> None:
 
 
 def place(page: Any, row: int, column: int, pane: int = 0) -> tuple[float, float]:
-    """Return the centre of a cell, relative to the scrolled box of the matrix."""
+    """Return the center of a cell, relative to the scrolled box of the matrix."""
     scroll = page.locator(".scroll").nth(pane)
     left, top, cell = json.loads(scroll.get_attribute("data-geometry"))
     return left + (column + 0.5) * cell, top + (row + 0.5) * cell
@@ -103,11 +103,11 @@ def test_page_opens_with_the_mean_over_heads(show: Open) -> None:
 
 
 def palette(page: Any, name: str) -> np.ndarray:
-    colours = json.loads(page.text_content("#data"))["colours"][name]
-    return np.array(list(bytes.fromhex(colours))).reshape(256, 3)
+    colors = json.loads(page.text_content("#data"))["colors"][name]
+    return np.array(list(bytes.fromhex(colors))).reshape(256, 3)
 
 
-COLOUR = """([x, y]) => {
+COLOR = """([x, y]) => {
   const canvas = document.querySelector(".scroll canvas");
   return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3);
 }"""
@@ -115,7 +115,7 @@ COLOUR = """([x, y]) => {
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
-def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None:
+def test_cells_have_the_colors_of_their_weights(show: Open, scale: str) -> None:
     page = show(CAPTURE, options={"scale": scale})
     choose(page, layer="1", head="1")
     weights = CAPTURE.maps["cross"].weights[1, 1].astype(np.float64)
@@ -124,11 +124,11 @@ def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None
         "log": np.log(weights.clip(1e-3) / 1e-3) / np.log(weights.max() / 1e-3),
         "row": weights / weights.max(1, keepdims=True),
     }[scale]
-    colours = palette(page, "sequential")
+    colors = palette(page, "sequential")
     for row, column in np.ndindex(8, 8):
-        shown = page.evaluate(COLOUR, place(page, row, column))
+        shown = page.evaluate(COLOR, place(page, row, column))
         step = int(values[row, column] * 255)
-        assert (np.abs(colours[max(step - 3, 0) : step + 5] - shown).max(1) <= 1).any(), (row, column)
+        assert (np.abs(colors[max(step - 3, 0) : step + 5] - shown).max(1) <= 1).any(), (row, column)
 
 
 def test_table_of_a_row_sums_to_1(show: Open) -> None:
@@ -171,7 +171,7 @@ def test_special_tokens_can_be_hidden(show: Open) -> None:
     assert table(page)["total"] == pytest.approx(expected.weights[0, 1, 0].sum(), abs=STEP)
 
 
-def test_first_column_can_be_hidden_and_colours_are_scaled_to_the_others(show: Open) -> None:
+def test_first_column_can_be_hidden_and_colors_are_scaled_to_the_others(show: Open) -> None:
     page = show(CAPTURE)
     choose(page, head="1")
     check(page, "first")
@@ -236,7 +236,7 @@ def test_keyboard_moves_over_cells_heads_and_views(show: Open) -> None:
 
 
 @pytest.mark.parametrize("system", ["dark", "light"])
-def test_colours_follow_the_system_until_switched(show: Open, system: str) -> None:
+def test_colors_follow_the_system_until_switched(show: Open, system: str) -> None:
     page = show(translation(), color_scheme=system)
 
     def lightness() -> float:
@@ -302,8 +302,8 @@ PIXELS = """([at, x, y]) => [...document.querySelectorAll("#grid canvas")].slice
   (canvas) => [...canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3))"""
 
 
-def colours_of(page: Any, name: str, shares: Any) -> np.ndarray:
-    """Return the colours of shares from 0 to 1."""
+def colors_of(page: Any, name: str, shares: Any) -> np.ndarray:
+    """Return the colors of shares from 0 to 1."""
     return palette(page, name)[np.rint(255 * np.asarray(shares)).astype(int)]
 
 
@@ -315,14 +315,14 @@ def test_thumbnails_of_two_models_side_by_side_and_subtracted(show: Open) -> Non
     assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
     assert page.text_content("#note") == "Left: one. Right: two."
     values = [a[0, :, 3, 2].mean(), b[0, :, 3, 2].mean(), a[0, 0, 3, 2], b[0, 0, 3, 2]]
-    expected = colours_of(page, "sequential", np.array(values) / max(a.max(), b.max()))
+    expected = colors_of(page, "sequential", np.array(values) / max(a.max(), b.max()))
     assert np.abs(page.evaluate(PIXELS, [4, 2, 3]) - expected).max() <= 6
     choose(page, mode="difference")
     assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
     assert page.text_content("#note") == "Each map is two minus one."
     change = b - a
     values = [change[0, :, 3, 2].mean(), change[0, 0, 3, 2]]
-    expected = colours_of(page, "diverging", 0.5 + np.array(values) / np.abs(change).max() / 2)
+    expected = colors_of(page, "diverging", 0.5 + np.array(values) / np.abs(change).max() / 2)
     assert np.abs(page.evaluate(PIXELS, [2, 2, 3]) - expected).max() <= 8
     choose(page, other="-1")
     assert page.text_content("#note") == ""

@@ -11,7 +11,7 @@ import pytest
 
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UnavailableError, UsageError
-from attnkit.show import colour
+from attnkit.show import color
 from attnkit.show import figure as figures
 from attnkit.show.figure import FORMATS, RESOLUTION
 from attnkit.show.map_picture import Picture, picture
@@ -75,7 +75,7 @@ def test_formats() -> None:
 
 
 def cells(image: np.ndarray) -> np.ndarray:
-    """Return the colours at the centres of the cells of a map of 2 x 2, found by its black frame."""
+    """Return the colors at the centres of the cells of a map of 2 x 2, found by its black frame."""
     dark = image.sum(2) < 0.3
 
     def ends(counts: np.ndarray) -> list[int]:
@@ -89,13 +89,13 @@ def cells(image: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scale", ["linear", "row"])
-def test_cell_has_the_colour_of_its_weight(scale: Any) -> None:
+def test_cell_has_the_color_of_its_weight(scale: Any) -> None:
     """The frame is black and cividis begins in dark blue, so weights of zero are avoided."""
     shown = maps(texts=("a", "b"))
     shown.weights[0, 0] = [[0.25, 0.75], [0.5, 0.5]]
     found = cells(pixels(draw(shown, format="png", scale=scale).data))
     shares = {"linear": [[1 / 3, 1], [2 / 3, 2 / 3]], "row": [[1 / 3, 1], [1, 1]]}[scale]
-    expected = colour.table()[colour.steps(np.array(shares))] / 255
+    expected = color.table()[color.steps(np.array(shares))] / 255
     assert np.abs(found - expected).max() < 0.02
 
 
@@ -118,7 +118,7 @@ def test_hostile_tokens_are_escaped() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]", drawn.data.decode("utf-8"))
 
 
-def test_heads_have_panels_and_one_colour_bar() -> None:
+def test_heads_have_panels_and_one_color_bar() -> None:
     shown = draw(maps(2, 3)).data
     assert images_of(shown) == 2 * 3 + 1
     names = [f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1, 2)]

@@ -1,4 +1,4 @@
-"""Tests of attention maps on terminals of any width and colours: one map, all heads, several models."""
+"""Tests of attention maps on terminals of any width and colors: one map, all heads, several models."""
 
 import re
 from dataclasses import replace
@@ -6,14 +6,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from helpers.screens import COLOURS, TEXTS, WIDTHS, capture, cross_maps, render, render_checked, tokens
+from helpers.screens import COLORS, TEXTS, WIDTHS, capture, cross_maps, render, render_checked, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
 from attnkit.errors import UsageError
 from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, matrix_of
-from attnkit.show.colour import Scale
+from attnkit.show.color import Scale
 from attnkit.show.heatmap import Heatmap
 from attnkit.show.map_screens import MapComparison, MapGrid
 
@@ -41,10 +41,10 @@ def test_small_map_is_squares_with_all_labels() -> None:
     ]
 
 
-def test_colours_of_cells() -> None:
-    true_colours, colours = (render(Heatmap(SMALL), 50, system).splitlines()[4] for system in ("truecolor", "256"))
-    assert true_colours == "▁ein \x1b[48;2;252;232;56m  \x1b[0m\x1b[48;2;0;35;79m    \x1b[0m"
-    assert re.sub(r"48;5;\d+", "N", colours) == "▁ein \x1b[Nm  \x1b[0m\x1b[Nm    \x1b[0m"
+def test_colors_of_cells() -> None:
+    true_colors, colors = (render(Heatmap(SMALL), 50, system).splitlines()[4] for system in ("truecolor", "256"))
+    assert true_colors == "▁ein \x1b[48;2;252;232;56m  \x1b[0m\x1b[48;2;0;35;79m    \x1b[0m"
+    assert re.sub(r"48;5;\d+", "N", colors) == "▁ein \x1b[Nm  \x1b[0m\x1b[Nm    \x1b[0m"
 
 
 def numbered(count: int) -> tuple[Token, ...]:
@@ -58,7 +58,7 @@ def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
     assert lines[1] == " " * 7 + "".join(f"{at:<10}" for at in range(0, 70, 10)).rstrip()
     assert lines[2] == "  0 t0 " + "▀" * 70
     assert lines[36] == "68 t68 " + "▀" * 70
-    assert "a line is 2 queries, labelled by the first" in " ".join(" ".join(lines).split())
+    assert "a line is 2 queries, labeled by the first" in " ".join(" ".join(lines).split())
 
 
 def test_maps_wider_than_the_screen_are_pooled() -> None:
@@ -67,7 +67,7 @@ def test_maps_wider_than_the_screen_are_pooled() -> None:
     assert "a cell is the highest of 1 x 6 (queries x keys)" in " ".join(found.split())
 
 
-def test_map_with_large_negative_weights_explains_its_colours() -> None:
+def test_map_with_large_negative_weights_explains_its_colors() -> None:
     names = numbered(3)
     matrix = AttentionMatrix(np.diag([1.0, -0.5, 0.1]).astype(np.float32), names, names, "map")
     assert "weight (-, =: negative, +, #: positive), linear" in render(Heatmap(matrix), 80)
@@ -119,9 +119,9 @@ def views(draw: st.DrawFn) -> AttentionMatrix:
     return AttentionMatrix(matrix.astype(np.float32), *axes, title, (title,), draw(st.booleans()))
 
 
-@given(views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)))
-def test_no_map_is_wider_than_the_screen(shown: AttentionMatrix, width: int, colour: str | None, scale: str) -> None:
-    render_checked(Heatmap(shown, scale=scale), width, colour)
+@given(views(), WIDTHS, st.sampled_from(COLORS), st.sampled_from(get_args(Scale)))
+def test_no_map_is_wider_than_the_screen(shown: AttentionMatrix, width: int, color: str | None, scale: str) -> None:
+    render_checked(Heatmap(shown, scale=scale), width, color)
 
 
 def test_grid_has_a_small_map_for_each_head() -> None:
@@ -144,7 +144,7 @@ def test_heads_wrap_at_the_screen_width() -> None:
     assert len(heads) == 3
 
 
-def test_heads_share_one_colour_scale() -> None:
+def test_heads_share_one_color_scale() -> None:
     maps = cross_maps("a b", "a b", 1, 2)
     maps.weights[0, 1] /= 2
     assert render(MapGrid(maps), 80).splitlines()[2] == "   █   ▒"
@@ -156,17 +156,17 @@ def test_heads_share_one_colour_scale() -> None:
     st.integers(1, 13),
     st.lists(TEXTS, min_size=1, max_size=4),
     WIDTHS,
-    st.sampled_from(COLOURS),
+    st.sampled_from(COLORS),
     st.sampled_from(get_args(Scale)),
 )
 def test_no_grid_is_wider_than_the_screen(
-    sizes: list[int], layers: int, heads: int, pieces: list[str], width: int, colour: str | None, scale: str
+    sizes: list[int], layers: int, heads: int, pieces: list[str], width: int, color: str | None, scale: str
 ) -> None:
     axes = [tuple(Token(pieces[at % len(pieces)], at, at) for at in range(n)) for n in sizes]
     weights = np.random.default_rng(1).normal(size=(layers, heads, *sizes)).astype(np.float32)
     known = tuple(MapLayer(at * 7, pieces[0], at > 0, at > 1) for at in range(layers))
     grid = MapGrid(AttentionMaps("cross", weights, known, tuple(range(heads)), *axes), scale=scale)
-    render_checked(grid, width, colour)
+    render_checked(grid, width, color)
 
 
 ONE = capture(cross_maps("ein Hund .", "a dog !"), "vanilla")
@@ -195,7 +195,7 @@ def test_maps_of_different_tokens_have_no_difference() -> None:
     assert "minus" not in text
 
 
-def test_signs_show_differences_without_colours() -> None:
+def test_signs_show_differences_without_colors() -> None:
     other = capture(cross_maps("ein Hund .", "a dog !"), "shifted")
     other.maps["cross"].weights[:] = other.maps["cross"].weights[:, :, ::-1]
     lines = render(MapComparison(one_head(ONE, other, layer=0, head=0), "cross"), 40).splitlines()
@@ -203,7 +203,7 @@ def test_signs_show_differences_without_colours() -> None:
     assert lines[at + 4 : at + 7] == [" ein ==  ##", "Hund       ", "   . ##  =="]
 
 
-def test_compared_maps_share_one_colour_scale() -> None:
+def test_compared_maps_share_one_color_scale() -> None:
     half = capture(cross_maps("ein Hund .", "a dog !"), "half")
     half.maps["cross"].weights[:] /= 2
     lines = render(MapComparison(one_head(ONE, half, layer=0, head=0), "cross"), 90).splitlines()
@@ -216,10 +216,10 @@ def test_comparison_of_a_missing_kind_raises() -> None:
         MapComparison([ONE, OTHER], "encoder")
 
 
-@given(TEXTS, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS))
+@given(TEXTS, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLORS))
 def test_no_comparison_is_wider_than_the_screen(
-    piece: str, count: int, size: int, width: int, colour: str | None
+    piece: str, count: int, size: int, width: int, color: str | None
 ) -> None:
     maps = cross_maps(" ".join("x" * size), " ".join("y" * (size + 3)))
     captures = [capture(maps, piece + str(at), piece) for at in range(count)]
-    render_checked(MapComparison(captures, "cross"), width, colour)
+    render_checked(MapComparison(captures, "cross"), width, color)

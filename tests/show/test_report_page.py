@@ -48,7 +48,7 @@ def test_page_is_complete_without_script(show: Callable[..., Any]) -> None:
         assert report.locator(link.get_attribute("href")).text_content() == link.text_content()
 
 
-def test_colours_follow_the_system_until_switched(show: Callable[..., Any]) -> None:
+def test_colors_follow_the_system_until_switched(show: Callable[..., Any]) -> None:
     report = show(color_scheme="dark")
     assert report.text_content("#theme") == "Light"
     report.click("#theme")
@@ -66,5 +66,5 @@ def test_print_shows_folded_parts(show: Callable[..., Any]) -> None:
     report.evaluate("dispatchEvent(new Event('afterprint'))")
     assert report.locator(closed).count() == before
     report.emulate_media(media="print", color_scheme="dark")
-    colours = report.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert colours in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
+    colors = report.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert colors in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")

@@ -20,7 +20,7 @@ CLASSES = {
     "half width": ("\uff71\uff72\uff99", 3, 3),
     "combining": ("e\u0301te\u0301", 3, 3),
     "joined emoji": ("\U0001f469\u200d\U0001f469\u200d\U0001f467", 2, 1),
-    "skin colour": ("\U0001f44d\U0001f3fd", 2, 1),
+    "skin color": ("\U0001f44d\U0001f3fd", 2, 1),
     "flag": ("\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", 4, 2),
     "emoji style": ("\u2764\ufe0f", 2, 1),
     "devanagari": ("\u0928\u092e\u0938\u094d\u0924\u0947", 4, 3),

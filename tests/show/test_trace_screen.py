@@ -1,17 +1,17 @@
-"""Tests of traces of answers on terminals: text, widths, colours, hostile text."""
+"""Tests of traces of answers on terminals: text, widths, colors, hostile text."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.colours import lab, simulated_lab
-from helpers.screens import COLOURS, TEXTS, WIDTHS, render, render_checked
+from helpers.colors import lab, simulated_lab
+from helpers.screens import COLORS, TEXTS, WIDTHS, render, render_checked
 from helpers.traces import context, make_trace
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.nbce.trace import TracedToken
-from attnkit.show.colour import CONTEXT_COLOURS
+from attnkit.show.color import CONTEXT_COLORS
 from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, context_marks
 
 WIDE = """\
@@ -41,9 +41,9 @@ def test_text_of_the_screen(width: int, expected: str) -> None:
     assert [line.rstrip() for line in lines] == expected.splitlines()
 
 
-def test_colours_do_not_change_the_text() -> None:
-    for colour in COLOURS:
-        assert render_checked(TraceScreen(make_trace()), 80, colour) == render_checked(TraceScreen(make_trace()), 80)
+def test_colors_do_not_change_the_text() -> None:
+    for color in COLORS:
+        assert render_checked(TraceScreen(make_trace()), 80, color) == render_checked(TraceScreen(make_trace()), 80)
     assert "48;2;119;170;221m" in render(TraceScreen(make_trace()), 80, "truecolor")
     assert "[4" not in render(TraceScreen(make_trace()), 80, "standard")
 
@@ -61,7 +61,7 @@ def test_tokens_independent_of_the_contexts_are_grey_and_dotted() -> None:
     trace = replace(trace, tokens=tokens)
     lines = render_checked(TraceScreen(trace), 80).splitlines()
     assert lines[1] == "[A]Paris [.]lies [B]on [.]the [A]Seine"
-    assert lines[-1].startswith("grey [.]: 2 of 5 tokens, which the model would also generate without")
+    assert lines[-1].startswith("gray [.]: 2 of 5 tokens, which the model would also generate without")
     assert "\x1b[2m[.]lies" in render(TraceScreen(trace), 80, "truecolor")
 
 
@@ -79,13 +79,13 @@ def test_more_contexts_than_letters_share_a_sign() -> None:
 
 
 @pytest.mark.parametrize("sight", ["trichromat", "protanopia", "deuteranopia"])
-def test_colours_of_contexts_differ_for_colour_blind_readers(sight: str) -> None:
+def test_colors_of_contexts_differ_for_color_blind_readers(sight: str) -> None:
     """8 is several times a noticeable difference."""
-    colours = np.array([list(bytes.fromhex(colour)) for colour in CONTEXT_COLOURS], np.uint8)
-    places = simulated_lab(colours, sight)
+    colors = np.array([list(bytes.fromhex(color)) for color in CONTEXT_COLORS], np.uint8)
+    places = simulated_lab(colors, sight)
     gaps = np.linalg.norm(places[:, None] - places[None], axis=-1)
     assert gaps[~np.eye(len(places), dtype=bool)].min() > 8
-    assert lab(colours)[:, 0].min() > 60  # black text stays readable
+    assert lab(colors)[:, 0].min() > 60  # black text stays readable
 
 
 @given(
@@ -93,11 +93,11 @@ def test_colours_of_contexts_differ_for_colour_blind_readers(sight: str) -> None
     TEXTS,
     TEXTS,
     WIDTHS,
-    st.sampled_from(COLOURS),
+    st.sampled_from(COLORS),
     st.sampled_from(("entropy", "mean", "max", "weighted")),
 )
 def test_hostile_text_fits_all_widths(
-    pieces: list[tuple[str, int, float]], name: str, text: str, width: int, colour: str | None, pool: str
+    pieces: list[tuple[str, int, float]], name: str, text: str, width: int, color: str | None, pool: str
 ) -> None:
     tokens = tuple(
         TracedToken(piece, at if pool == "entropy" else None, (entropy, 1.0, 2.0), at == 1)
@@ -105,4 +105,4 @@ def test_hostile_text_fits_all_widths(
     )
     plain, contexts = make_trace(pool), (context(name, text),) * 3
     hostile = replace(plain, model=name, prompt=text, contexts=contexts, tokens=(*tokens, *plain.tokens[-1:]))
-    render_checked(TraceScreen(hostile), width, colour)
+    render_checked(TraceScreen(hostile), width, color)

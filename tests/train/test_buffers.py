@@ -12,7 +12,7 @@ from attnkit.data.batch import Batch
 from attnkit.layers import MultiHead
 from attnkit.recipe.schema import TrainConfig
 from attnkit.train.loss import LossOptions
-from attnkit.train.optimiser import Averaging
+from attnkit.train.optimizer import Averaging
 from attnkit.train.precision import GradientWorker
 
 

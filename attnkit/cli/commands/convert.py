@@ -51,7 +51,7 @@ def convert(
     """Replace the attention mechanism of a trained model, and measure the cost.
 
     Weights with matching names and shapes are kept, a Random Synthesizer starts from averaged maps,
-    and other new weights are initialised. Then the new layers learn, on the training text, to
+    and other new weights are initialized. Then the new layers learn, on the training text, to
     reproduce the outputs of the old ones (attention transfer), and the whole model is fine-tuned.
     Each stage becomes a run, and the table compares them with the original run. Repeat the command
     to continue one that was stopped.

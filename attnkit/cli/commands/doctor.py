@@ -49,7 +49,7 @@ def doctor(
     if data_dir is None and (named := os.environ.get("ATTNKIT_DATA")):
         data_dir = Path(named)
     kind = "terminal" if console.is_terminal(sys.stdout) else "no terminal (pipe or file)"
-    colour = "colour" if console.has_colour(sys.stdout) else "no colour"
+    color = "color" if console.has_color(sys.stdout) else "no color"
     shell = Path(os.environ.get("SHELL", "")).name or "bash"
     rows = [
         ("attnkit", f"{attnkit.__version__}, {Path(attnkit.__file__).parent}"),
@@ -63,7 +63,7 @@ def doctor(
             (f"attnkit[{extra}]", _version(package, f"'attnkit[{extra}]'", f"{package} "))
             for extra, package in EXTRAS.items()
         ),
-        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}"),
+        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {color}"),
         ("completion", f'eval "$({console.COMPLETE}=source_{shell} {console.PROGRAM})"'),
     ]
     output.write_tables([Table.of_texts("", ("what", "found"), rows)], format)

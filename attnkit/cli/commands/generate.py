@@ -61,7 +61,7 @@ def generate(
     device: options.Device = "auto",
     threads: options.Threads = None,
 ) -> None:
-    """Translate, summarise, answer or classify line by line with a trained run.
+    """Translate, summarize, answer or classify line by line with a trained run.
 
     N lines in give N lines out, in order (K times N with --n-best K); an empty line gives an empty
     line. Defaults come from the search section of the run's recipe. A classifier prints the most
@@ -147,7 +147,7 @@ def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc:
     check("ctranslate2")
     if spec.min_length or spec.no_repeat_ngram:
         console.warn(
-            "min_length and no_repeat_ngram: ctranslate2 renormalises the remaining tokens, so "
+            "min_length and no_repeat_ngram: ctranslate2 renormalizes the remaining tokens, so "
             "some outputs differ from attnkit's"
         )
 

@@ -32,7 +32,7 @@ def plot(
 ) -> None:
     """Plot learning curves of runs, or their scores against time, parameters and tuned values.
 
-    Runs that differ only in their seed share one colour. A letter marks the end of each line, and
+    Runs that differ only in their seed share one color. A letter marks the end of each line, and
     each score.
 
       attnkit plot runs/quickstart

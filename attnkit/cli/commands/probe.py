@@ -193,7 +193,7 @@ def rank(
 ) -> None:
     """Measure the rank of the attention maps of trained runs.
 
-    The effective rank is exp of the entropy of the normalised singular values (Roy and Vetterli
+    The effective rank is exp of the entropy of the normalized singular values (Roy and Vetterli
     2007): the number of tokens if each attends to a different token, 1 if all attend alike.
 
       attnkit probe rank runs/quickstart

@@ -68,7 +68,7 @@ def slurm(
     """Write a batch script that trains a recipe on a cluster with Slurm.
 
     Each GPU gets one process, and all processes of a job train each run together (train.parallel).
-    Before the time limit the training is signalled to stop and saves; the job is requeued and
+    Before the time limit the training is signaled to stop and saves; the job is requeued and
     resumes. If a process is lost, the others stop: submit the script again.
 
       attnkit slurm translation/wmt14-en-de --nodes 2 --gpus 8 --save wmt.sh

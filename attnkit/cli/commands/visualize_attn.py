@@ -50,12 +50,12 @@ def visualize_attn(
     ),
     view: Literal["full", "grid"] | None = value("VIEW", "full (the mean) or grid (each head). [default: both]"),
     scale: ScaleWord = value(
-        "SCALE", "Colour scale: linear, log, or row (each row relative to its maximum).", default="linear"
+        "SCALE", "Color scale: linear, log, or row (each row relative to its maximum).", default="linear"
     ),
     words: bool = flag("--words", "Merge subwords: sum the weights over keys, average them over queries."),
     hide_special: bool = flag("--hide-special", "Hide begin and end tokens."),
     hide_first: bool = flag(
-        "--hide-first", "Hide the first column, the attention sink of many decoders, and scale colours to the others."
+        "--hide-first", "Hide the first column, the attention sink of many decoders, and scale colors to the others."
     ),
     max_length: options.MaxLength = None,
     offline: options.Offline = False,

@@ -67,7 +67,7 @@ def scores(
     ]
     out, split = {}, SPLITS[eval.words]
     for name in names:
-        signature = f"refs:max|{_normalised(eval.words)}"
+        signature = f"refs:max|{_normalized(eval.words)}"
         if name == "exact-match":
             signature = f"nrefs:{reference_count(references)}|case:mixed|refs:any|{VERSION}"
         measure = MEASURES[name]
@@ -80,9 +80,9 @@ def context_found(contexts: Sequence[str], references: References, words: TextWo
     """Return the percentage of selected contexts that contain a reference answer, compared word by word."""
     split = SPLITS[words]
     found = [float(contains_answer(text, line, split)) for text, line in zip(contexts, references, strict=True)]
-    return Score.mean("context-found", found, f"context:decisive|refs:any|{_normalised(words)}")
+    return Score.mean("context-found", found, f"context:decisive|refs:any|{_normalized(words)}")
 
 
-def _normalised(words: TextWords) -> str:
+def _normalized(words: TextWords) -> str:
     """Return the end of the signatures of metrics that normalize answers."""
     return f"norm:squad-1.1|{'' if words == 'classic' else f'words:{words}|'}{VERSION}"

@@ -13,7 +13,7 @@ from attnkit.analysis.map_statistics import attention_sink, statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
 from attnkit.show.attention_matrix import NAMES, STATIC, sides_of, sink_text
-from attnkit.show.colour import FLOOR, NEGATIVE_SHARE, Palette, Scale, table
+from attnkit.show.color import FLOOR, NEGATIVE_SHARE, Palette, Scale, table
 from attnkit.show.html_document import document
 from attnkit.show.map_page.weights import fitted
 from attnkit.show.token_labels import visible
@@ -60,7 +60,7 @@ def page(
         budget: maximum size in bytes; may be exceeded by maps of 8 x 8 cells.
         view: first view; None: the matrix for a single map, otherwise the grid.
         kind: first kind of attention; None: the first of KIND_ORDER that all captures have.
-        scale: first colour scale.
+        scale: first color scale.
         words, hide_special, hide_first: whether at first pieces are merged into words, special tokens are hidden, and
             the first column is hidden.
     """
@@ -74,7 +74,7 @@ def page(
         "captures": records,
         "axes": axes.records,
         "command": safe_text(command),
-        "colours": {"sequential": _hex("sequential"), "diverging": _hex("diverging")},
+        "colors": {"sequential": _hex("sequential"), "diverging": _hex("diverging")},
         "floor": FLOOR,
         "negative_share": NEGATIVE_SHARE,
         "kinds": NAMES,

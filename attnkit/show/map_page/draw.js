@@ -1,18 +1,18 @@
 // Second: pictures of maps.  A pane draws only what is visible of it, as matrix or lines.
 
 const palette = (hex) => hex.match(/.{6}/g).map((six) => [...six.match(/../g).map((two) => parseInt(two, 16)), 255]);
-const colours = [palette(data.colours.sequential), palette(data.colours.diverging)];
+const colors = [palette(data.colors.sequential), palette(data.colors.diverging)];
 const FONT = '13px system-ui, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif', LINE = 24;
 
 let pinned = null; // the cell chosen by click or key: { row, column }, -1 for none of the axis
 let hovered = null; // the cell under the pointer
 const active = () => hovered || pinned || { row: -1, column: -1 };
 
-// Shares of a colour map as the pixels of a canvas.
+// Shares of a color map as the pixels of a canvas.
 function tint(canvas, shares, width, signed) {
   Object.assign(canvas, { width, height: shares.length / width });
   const context = canvas.getContext("2d"), image = context.createImageData(width, canvas.height);
-  shares.forEach((share, i) => image.data.set(colours[+signed][Math.round(255 * share)], 4 * i));
+  shares.forEach((share, i) => image.data.set(colors[+signed][Math.round(255 * share)], 4 * i));
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -96,14 +96,14 @@ function drawMatrix({ map, limits, scroll, image, shape }, { context, write, wid
     if (at < start || at > end + cell || (i !== chosen && (i % every || near))) return;
     work(shorten(label), at, i === chosen ? accent : ink);
   });
-  within([0, top, left, height], () => labels(map.from, top - cell, height, y, row, (label, at, colour) => {
-    write(label, left - 7, at, "right", colour);
+  within([0, top, left, height], () => labels(map.from, top - cell, height, y, row, (label, at, color) => {
+    write(label, left - 7, at, "right", color);
   }));
-  within([left - 6, 0, width, top], () => labels(map.to, left - 2, width, x, column, (label, at, colour) => {
+  within([left - 6, 0, width, top], () => labels(map.to, left - 2, width, x, column, (label, at, color) => {
     context.save();
     context.translate(at, top - 8);
     context.rotate(-Math.PI / 3);
-    write(label, 0, 0, "left", colour);
+    write(label, 0, 0, "left", color);
     context.restore();
   }));
 }
@@ -120,7 +120,7 @@ function drawLines({ map, limits, scroll, shape }, { context, write, height, ink
       const place = limits.diverging ? Math.abs(value) / limits.high : level(value, limits, top);
       if (place < 0.03 || (byColumn && c !== column)) return;
       context.globalAlpha = only ? 0.15 + 0.85 * place : 0.75 * place;
-      context.strokeStyle = limits.diverging ? `rgb(${colours[1][value < 0 ? 40 : 215].slice(0, 3)})` : accent;
+      context.strokeStyle = limits.diverging ? `rgb(${colors[1][value < 0 ? 40 : 215].slice(0, 3)})` : accent;
       context.lineWidth = only ? 1 + 3 * place : 1.5;
       context.beginPath();
       context.moveTo(left, y(r));

@@ -109,7 +109,7 @@ function limitsOf(maps) {
 }
 const logEnd = (limits) => Math.max(limits.high, 10 * data.floor);
 
-// A value's place on the colour bar, 0 to 1; `top` is the largest of its row.
+// A value's place on the color bar, 0 to 1; `top` is the largest of its row.
 function level(value, limits, top) {
   const share = limits.scale === "row" ? value / top
     : limits.scale === "log" ? Math.log(value / data.floor) / Math.log(logEnd(limits) / data.floor)

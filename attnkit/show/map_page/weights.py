@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnkit.analysis.maps import AttentionMaps
-from attnkit.show.colour import pooled
+from attnkit.show.color import pooled
 
 SIDES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
 """Numbers of cells of a map's longer side to try, if not all maps fit unpooled."""

@@ -47,7 +47,7 @@ class Report(NamedTuple):
 def page(report: Report) -> bytes:
     """Return a self-contained HTML file; equal reports give equal bytes.
 
-    The file is complete without its script, which changes the colours and opens folded blocks for printing.
+    The file is complete without its script, which changes the colors and opens folded blocks for printing.
     """
     numbered = list(enumerate(report.sections.items(), 1))
     links = (f'<a href="#s{n}">{escaped(title)}</a>' for n, (title, _) in numbered)

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from attnkit.recipe.schema import TrainConfig
-from attnkit.train.optimiser import learning_rate, optimizer
+from attnkit.train.optimizer import learning_rate, optimizer
 
 
 @pytest.mark.parametrize(

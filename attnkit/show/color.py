@@ -1,6 +1,6 @@
-"""Colour maps, and weights scaled to positions on them, from 0 to 1; colours are 8-bit sRGB `[..., 3]`.
+"""Color maps, and weights scaled to positions on them, from 0 to 1; colors are 8-bit sRGB `[..., 3]`.
 
-The colours are defined here because terminals and pages need them without matplotlib.
+The colors are defined here because terminals and pages need them without matplotlib.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 Palette = Literal["sequential", "diverging"]
-"""Diverging colours are for values on both sides of 0; their neutral middle is at 0.5."""
+"""Diverging colors are for values on both sides of 0; their neutral middle is at 0.5."""
 
-CONTEXT_COLOURS = ("77aadd", "ee8866", "eedd88", "44bb99", "ffaabb", "99ddff", "bbcc33", "aaaa00")
-"""Background colours of contexts under black text, distinct also for colour-blind readers: the light scheme of Tol
-2021, "Colour schemes" (SRON/EPS/TN/09-002), without its grey."""
+CONTEXT_COLORS = ("77aadd", "ee8866", "eedd88", "44bb99", "ffaabb", "99ddff", "bbcc33", "aaaa00")
+"""Background colors of contexts under black text, distinct also for color-blind readers: the light scheme of Tol
+2021, "Color schemes" (SRON/EPS/TN/09-002), without its gray."""
 
 STEPS = 256
 SHADES = " ░▒▓█"
 
-# Steps (0 to 255) and their colours, interpolated linearly. The sequential map is within 3/255 of cividis (Nunez,
+# Steps (0 to 255) and their colors, interpolated linearly. The sequential map is within 3/255 of cividis (Nunez,
 # Anderton, Renslow 2018, PLoS ONE 13(7): e0199239); its lightness increases at each of the 256 steps, also after
 # rounding to 8 bits.
 _ANCHORS: dict[Palette, str] = {
@@ -30,7 +30,7 @@ _ANCHORS: dict[Palette, str] = {
         "0:00234f 20:003070 23:013270 28:11356f 44:2e416d 86:585d6d 134:82807a 151:928d77 "
         "191:bbaf6e 219:d9c75d 233:e8d44f 244:f4df40 251:ffe335 255:fce838"
     ),
-    # Blue to orange (distinct under every common colour blindness) over a light grey; both sides have the same CIELAB
+    # Blue to orange (distinct under every common color blindness) over a light gray; both sides have the same CIELAB
     # lightness: 94, 80, 66, 52, 38.
     "diverging": ("0:016089 32:0584bb 64:3aaae8 96:a0ccef 127.5:eeeeee 159:ebbda4 191:d98f64 223:c06228 255:973f00"),
 }
@@ -38,11 +38,11 @@ _ANCHORS: dict[Palette, str] = {
 
 @cache
 def table(palette: Palette = "sequential") -> UInt8[NDArray[np.uint8], "256 3"]:
-    """Return the colours of the values 0, 1/255, ..., 1 (read-only)."""
+    """Return the colors of the values 0, 1/255, ..., 1 (read-only)."""
     anchors = [anchor.split(":") for anchor in _ANCHORS[palette].split()]
     places = [float(place) for place, _ in anchors]
-    colours = np.array([list(bytes.fromhex(colour)) for _, colour in anchors], np.float64)
-    channels = [np.interp(np.arange(STEPS), places, channel) for channel in colours.T]
+    colors = np.array([list(bytes.fromhex(color)) for _, color in anchors], np.float64)
+    channels = [np.interp(np.arange(STEPS), places, channel) for channel in colors.T]
     out: NDArray[np.uint8] = np.round(np.stack(channels, -1)).astype(np.uint8)
     out.flags.writeable = False
     return out
@@ -63,17 +63,17 @@ def shades(values: Float[NDArray[np.floating], "..."]) -> NDArray[np.str_]:
 Scale = Literal["linear", "log", "row"]
 FLOOR = 1e-3  # start of the logarithmic scale; smaller and negative weights are shown as this weight
 NEGATIVE_SHARE = 0.05
-"""Weights get diverging colours if the lowest is below minus this share of the highest.  Effective maps of the delta
-rule, for example, have such weights: sequential colours would show a hidden cell, 0, as a high weight."""
+"""Weights get diverging colors if the lowest is below minus this share of the highest.  Effective maps of the delta
+rule, for example, have such weights: sequential colors would show a hidden cell, 0, as a high weight."""
 
 Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Weights as positions on a colour map, and the weights at its ends."""
+    """Weights as positions on a color map, and the weights at its ends."""
 
-    values: Float[Array, "... T S"]  # from 0 to 1; 0.5 is 0 in diverging colours
+    values: Float[Array, "... T S"]  # from 0 to 1; 0.5 is 0 in diverging colors
     low: float
     high: float
     scale: Scale = "linear"
@@ -82,7 +82,7 @@ class Scaled:
 
     @property
     def palette(self) -> Palette:
-        """Diverging colours if 0 is in the middle of the range, otherwise sequential colours."""
+        """Diverging colors if 0 is in the middle of the range, otherwise sequential colors."""
         return "diverging" if self.low == -self.high else "sequential"
 
 
@@ -110,13 +110,13 @@ def scaled(
     signed: bool = False,
     bounds: tuple[float, float] | None = None,
 ) -> Scaled:
-    """Return the weights as positions on a colour map.
+    """Return the weights as positions on a color map.
 
     Args:
         weights: any numbers; effective maps have negative weights, and weights above 1.
         scale: "linear"; "log", from FLOOR up; "row", each row from 0 to its own maximum.
         signed: whether the weights are differences, on a linear scale with 0 in the middle.
-        bounds: range of the weights, for maps that share a colour bar; None: `limits` of these weights.
+        bounds: range of the weights, for maps that share a color bar; None: `limits` of these weights.
     """
     finite = np.isfinite(weights)
     clean = np.where(finite, weights, 0).astype(np.float64)

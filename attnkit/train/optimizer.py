@@ -1,4 +1,4 @@
-"""Optimiser, learning-rate schedules and averages of weights."""
+"""Optimizer, learning-rate schedules and averages of weights."""
 
 import math
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Weights = dict[str, Tensor]
 
 
 def optimizer(parameters: Iterable[tuple[str, nn.Parameter]], train: schema.TrainConfig) -> AdamW:
-    """Return fused AdamW with weight decay on matrices only, not on biases and normalisation."""
+    """Return fused AdamW with weight decay on matrices only, not on biases and normalization."""
     named = [(name, p) for name, p in parameters if p.requires_grad]
     groups = [
         {"params": [p for _, p in named if p.dim() > 1], "weight_decay": train.weight_decay},

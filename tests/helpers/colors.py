@@ -1,14 +1,14 @@
-"""Perceived colours in CIELAB, also with colour blindness."""
+"""Perceived colors in CIELAB, also with color blindness."""
 
 import numpy as np
 
-COLOUR_VISION = {
+COLOR_VISION = {
     "trichromat": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
     "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
 }
-"""Matrices for linear RGB by kind of colour vision: Machado, Oliveira, Fernandes 2009, severity 1."""
+"""Matrices for linear RGB by kind of color vision: Machado, Oliveira, Fernandes 2009, severity 1."""
 
 
 def lab(rgb: np.ndarray) -> np.ndarray:
@@ -30,7 +30,7 @@ def _linear(rgb: np.ndarray) -> np.ndarray:
 
 
 def simulated_lab(rgb: np.ndarray, vision: str) -> np.ndarray:
-    """Return CIELAB of 8-bit sRGB colours as a person with this colour vision perceives them."""
-    linear = np.clip(_linear(rgb) @ np.array(COLOUR_VISION[vision]).T, 0, 1)
+    """Return CIELAB of 8-bit sRGB colors as a person with this color vision perceives them."""
+    linear = np.clip(_linear(rgb) @ np.array(COLOR_VISION[vision]).T, 0, 1)
     coded = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return lab(np.round(coded * 255).astype(np.uint8))

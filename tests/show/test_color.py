@@ -1,47 +1,47 @@
-"""Tests of colour maps: lightness, symmetry, scales, pooling."""
+"""Tests of color maps: lightness, symmetry, scales, pooling."""
 
 from typing import get_args
 
 import numpy as np
 import pytest
-from helpers.colours import COLOUR_VISION, lab, simulated_lab
+from helpers.colors import COLOR_VISION, lab, simulated_lab
 
-from attnkit.show import colour
-from attnkit.show.colour import Palette, Scale, limits, pooled, scaled
+from attnkit.show import color
+from attnkit.show.color import Palette, Scale, limits, pooled, scaled
 
 
 def lightness(palette: Palette) -> np.ndarray:
-    return lab(colour.table(palette))[:, 0]
+    return lab(color.table(palette))[:, 0]
 
 
 def test_lightness_increases_at_every_step() -> None:
     assert np.diff(lightness("sequential")).min() > 0
 
 
-def test_sequential_colours_are_cividis() -> None:
+def test_sequential_colors_are_cividis() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     theirs = np.round(matplotlib.colormaps["cividis"](np.arange(256))[:, :3] * 255)
-    assert np.abs(colour.table() - theirs).max() <= 3
+    assert np.abs(color.table() - theirs).max() <= 3
 
 
-def test_diverging_colours_are_equally_light_on_both_sides() -> None:
+def test_diverging_colors_are_equally_light_on_both_sides() -> None:
     sides = lightness("diverging")
     assert np.abs(sides - sides[::-1]).max() < 1
     assert np.diff(sides[:128]).min() > 0
 
 
-@pytest.mark.parametrize("sight", COLOUR_VISION)
-def test_diverging_sides_differ_for_colour_blind_readers(sight: str) -> None:
+@pytest.mark.parametrize("sight", COLOR_VISION)
+def test_diverging_sides_differ_for_color_blind_readers(sight: str) -> None:
     """At equal lightness the hues of +x and -x are 25 apart in CIELAB from x = 0.25 on."""
-    found = simulated_lab(colour.table("diverging"), sight)
+    found = simulated_lab(color.table("diverging"), sight)
     assert np.linalg.norm(found[:96] - found[::-1][:96], axis=1).min() > 25
 
 
 def test_shades_have_equal_shares() -> None:
     ramp = " ░▒▓█"
     values = (np.arange(len(ramp)) + 0.5) / len(ramp)
-    assert "".join(colour.shades(values)) == ramp
-    assert colour.shades(np.array([1.0, 0.0])).tolist() == [ramp[-1], ramp[0]]
+    assert "".join(color.shades(values)) == ramp
+    assert color.shades(np.array([1.0, 0.0])).tolist() == [ramp[-1], ramp[0]]
 
 
 def matrix(*rows: list[float]) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_linear_scale_begins_at_small_negative_weights() -> None:
     assert (found.palette, found.low) == ("sequential", np.float32(-0.05))
 
 
-def test_large_negative_weights_have_diverging_colours() -> None:
+def test_large_negative_weights_have_diverging_colors() -> None:
     found = scaled(matrix([-0.5, 0], [1.5, 0.75]))
     assert np.allclose(found.values, [[1 / 3, 0.5], [1, 0.75]])
     assert (found.palette, found.low, found.high) == ("diverging", -1.5, 1.5)
@@ -89,7 +89,7 @@ def test_signed_scale_has_0_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize(("scale", "signed"), [*((scale, False) for scale in get_args(Scale)), ("linear", True)])
-def test_zeros_have_the_colour_of_zero(scale: str, signed: bool) -> None:
+def test_zeros_have_the_color_of_zero(scale: str, signed: bool) -> None:
     found = scaled(np.zeros((2, 3), np.float32), scale, signed=signed)
     assert (found.values == (0.5 if signed else 0)).all()
     assert found.high > found.low

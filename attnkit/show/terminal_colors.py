@@ -1,4 +1,4 @@
-"""Values as coloured or shaded characters of a terminal, as far as its console supports colours."""
+"""Values as colored or shaded characters of a terminal, as far as its console supports colors."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -12,27 +12,27 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 
-from attnkit.show import colour
-from attnkit.show.colour import Palette, Scaled
+from attnkit.show import color
+from attnkit.show.color import Palette, Scaled
 
 HALF_BLOCK = "▀"
 DIM = Style(dim=True)
 MAX_BAR = 32
 _SIGNS = "=- +#"
-"""Characters for diverging values on a console without colours: far below 0, below, about 0, above, far above."""
+"""Characters for diverging values on a console without colors: far below 0, below, about 0, above, far above."""
 _SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
 
 
-def colour_system(console: Console) -> str | None:
-    """Return "truecolor" or "256" (rich picks the nearest colours), or None: 16 are too few for a colour map."""
+def color_system(console: Console) -> str | None:
+    """Return "truecolor" or "256" (rich picks the nearest colors), or None: 16 are too few for a color map."""
     system = console.color_system
     return system if system in ("truecolor", "256") and not console.no_color else None
 
 
-class TerminalColours(NamedTuple):
+class TerminalColors(NamedTuple):
     """Renderer of values from 0 to 1 on one console."""
 
-    system: str | None  # result of `colour_system`
+    system: str | None  # result of `color_system`
     palette: Palette = "sequential"
 
     @property
@@ -55,10 +55,10 @@ class TerminalColours(NamedTuple):
     ) -> Iterable[Segment]:
         """Return a row of values, each `width` characters wide; with `half`, this and the next row as half blocks."""
         if self.system:
-            upper = colour.steps(values[row]).tolist()
+            upper = color.steps(values[row]).tolist()
             lower = [None] * len(upper)
             if half and row + 1 < len(values):
-                lower = colour.steps(values[row + 1]).tolist()
+                lower = color.steps(values[row + 1]).tolist()
             return Segment.simplify(
                 Segment(HALF_BLOCK, self._style(above, below))
                 if half
@@ -68,18 +68,18 @@ class TerminalColours(NamedTuple):
         if self.palette == "diverging":
             marks = np.array([*_SIGNS])[np.clip(values[row] * 5, 0, 4).astype(np.int64)]
         else:
-            marks = colour.shades(values[row])
+            marks = color.shades(values[row])
         return [Segment("".join(mark * width for mark in marks))]
 
     @lru_cache(65536)  # noqa: B019
     def _style(self, front: int | None, back: int | None) -> Style:
-        """Return the style of two steps of the colour map; cached, because styles cache their terminal codes."""
-        colours = colour.table(self.palette)
-        shown = (None if step is None else Color.from_rgb(*map(int, colours[step])) for step in (front, back))
+        """Return the style of two steps of the color map; cached, because styles cache their terminal codes."""
+        colors = color.table(self.palette)
+        shown = (None if step is None else Color.from_rgb(*map(int, colors[step])) for step in (front, back))
         return Style(color=next(shown), bgcolor=next(shown))
 
     def bar(self, scaled: Scaled, width: int) -> Iterator[Segment]:
-        """Yield a blank line and a colour bar of at most `width` characters, without colours if there is no room."""
+        """Yield a blank line and a color bar of at most `width` characters, without colors if there is no room."""
         low, high = ("0" if end == 0 else f"{end:.2g}" for end in (scaled.low, scaled.high))
         if scaled.scale == "row":
             low, high = "0", "row max"
@@ -94,7 +94,7 @@ class TerminalColours(NamedTuple):
         yield Segment.line()
 
     def caption(self, scaled: Scaled, *, difference: bool = False) -> str:
-        """Return the quantity and the scale, with the meaning of the sides of diverging colours."""
+        """Return the quantity and the scale, with the meaning of the sides of diverging colors."""
         below, above = ("less", "more") if difference else ("negative", "positive")
         marks = ("blue", "orange") if self.system else ("-, =", "+, #")
         sides = f" ({marks[0]}: {below}, {marks[1]}: {above})" if scaled.palette == "diverging" else ""
