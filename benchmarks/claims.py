@@ -145,9 +145,10 @@ def page(kept: dict[str, list[Run]]) -> str:
     counts = []
     for group, lines in judged:
         counter = Counter(line.verdict.partition(" (")[0] for line in lines)
-        counts.append([group.title, *(counter[kind] for kind in kinds)])
+        provisional = sum(line.found is not None and line.found.provisional for line in lines)
+        counts.append([group.title, *(counter[kind] for kind in kinds), provisional])
     out = ["# Statements of others, and what was found here", "", RULES, ""]
-    out += [table(["", *kinds], counts), ""]
+    out += [table(["", *kinds, "of these provisional"], counts), ""]
     for group, lines in judged:
         out += [f"## {group.title}: `{group.recipe}`", "", group.note, ""]
         if not any(line.found for line in lines):
