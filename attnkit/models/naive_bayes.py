@@ -41,7 +41,7 @@ class NaiveBayes(CountedModel):
     """Estimate skip-gram: w(x) [V, W]."""
     joint: Tensor | None
     """Estimate skip-gram: joint probabilities p(a, x) [V, V] while the vectors are trained."""
-    neighbors: Tensor
+    neighbours: Tensor
     """Residual own: log p(x | a) - log p(x) [V, V], where x is the token right after a."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
@@ -57,7 +57,7 @@ class NaiveBayes(CountedModel):
             self.past = nn.Parameter(torch.randn(size, self.width) * scale)
             self.future = nn.Parameter(torch.randn(size, self.width) * scale)
         if self.config.residual == "own":
-            self.register_buffer("neighbors", torch.zeros(size, size))
+            self.register_buffer("neighbours", torch.zeros(size, size))  # this name is in stored weights
         self.register_buffer("joint", None, persistent=False)
         self._cached_tables: tuple[Tensor, Tensor, Tensor] | None = None  # result of `_tables`
 
@@ -72,7 +72,7 @@ class NaiveBayes(CountedModel):
         self.set_joint(smoothed(pairs, self.config.smoothing))
         if len(neighbors):
             neighbors = smoothed(neighbors, 1.0)
-            self.neighbors.copy_((neighbors / neighbors.sum(1, keepdim=True)).log() - self.unigram)
+            self.neighbours.copy_((neighbors / neighbors.sum(1, keepdim=True)).log() - self.unigram)
 
     def set_joint(self, joint: Float[Tensor, "V V"]) -> None:
         """Set p(x) and p(x | a) from counts of a (rows) and x (columns), all above 0."""
@@ -96,7 +96,7 @@ class NaiveBayes(CountedModel):
         shares = (self.past @ self.future.t()).log_softmax(-1)
         unigram = (self.joint.sum(1).log()[:, None] + shares).logsumexp(0)
         if self.config.residual == "own":
-            self.neighbors += self.unigram - unigram
+            self.neighbours += self.unigram - unigram
         self.unigram.copy_(unigram)
         self.joint, self._cached_tables = None, None
 
@@ -114,7 +114,7 @@ class NaiveBayes(CountedModel):
         if config.pool == "entropy" or (config.pool == "weighted" and config.weights == "entropy"):
             logs = (rows + self.unigram).log_softmax(-1)
             entropy = -torch.linalg.vecdot(logs.exp(), logs)
-        self._cached_tables = rows, self.neighbors if config.residual == "own" else rows, entropy
+        self._cached_tables = rows, self.neighbours if config.residual == "own" else rows, entropy
         return self._cached_tables
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
