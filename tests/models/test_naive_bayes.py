@@ -48,7 +48,7 @@ def counted(**options: Any) -> Any:
     model.set_joint(joint())
     if options.get("residual") == "own":
         near = joint(1)
-        model.neighbors = (near / near.sum(1, keepdim=True)).log() - model.unigram
+        model.neighbours = (near / near.sum(1, keepdim=True)).log() - model.unigram
     if options.get("estimate") == "skip-gram":
         model.settle()
     return model
