@@ -153,7 +153,7 @@ def page(kept: dict[str, list[Run]]) -> str:
         out += [f"## {group.title}: `{group.recipe}`", "", group.note, ""]
         if not any(line.found for line in lines):
             statements = "; ".join(statement.text for statement in group.statements)
-            out += [f"No row is trained with outputs kept. To be tested: {statements}.", ""]
+            out += [f"Not enough rows are trained with outputs kept. To be tested: {statements}.", ""]
             continue
         body = []
         for line in lines:
