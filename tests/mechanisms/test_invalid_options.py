@@ -33,7 +33,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("dot", {"short_conv": 1}, "short_conv must be a whole number >= 2 and <= 32"),
     ("dot", {"short_conv": 4, "cross": True}, "short_conv: it convolves the tokens of one"),
     ("dot", {"value_residual": True, "cross": True}, "cannot be cross attention: value_res"),
-    *(("entmax", {"alpha": alpha}, "alpha must be") for alpha in (0.99, 101, math.nan, "learned")),
+    *(("entmax", {"alpha": alpha}, "alpha must be") for alpha in (0.99, 101, math.nan, "fixed")),
     ("fixed-pattern", {"patterns": ()}, "patterns must be among previous, .*, got none"),
     ("fixed-pattern", {"patterns": ("prior",)}, r"a list: \[one of previous, .*'prior'"),
     ("forgetting", {"gate_bias": math.inf}, "gate_bias must be finite"),
