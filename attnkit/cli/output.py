@@ -90,10 +90,10 @@ def check_columns(columns: str | None, format: str) -> None:
         raise UsageError("--columns is for tables; --format json has all columns; remove one of the two")
 
 
-def choose_columns(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
+def choose_columns(tables: Sequence["Table"], columns: str | None, *, add_metrics: bool = False) -> list["Table"]:
     """Return the tables that have any of the columns of --columns (titles or metrics), with these columns only.
 
-    Raises UsageError if no table has a column.
+    Raises UsageError if no table has a column; `add_metrics`: whether --metrics can add the column of a metric.
     """
     from attnkit.recipe.metrics import METRICS, ROUGE
 
@@ -109,9 +109,10 @@ def choose_columns(tables: Sequence["Table"], columns: str | None) -> list["Tabl
         known.append("rouge")
     names = ["-".join(name.split()).casefold() for name in columns.split(",")]
     for name in names:
-        if name in METRICS and name not in titles:
-            raise UsageError(f"--columns {name}: not in this table; add --metrics {name}")
         if name not in titles:
+            for metric in METRICS if add_metrics else ():
+                if metric.casefold() == name:
+                    raise UsageError(f"--columns {metric}: not in this table; add --metrics {metric}")
             raise UsageError(f"--columns {quoted(name)}: {hint(name, known)}")
     chosen = list(dict.fromkeys(title for name in names for title in titles[name]))
     return [table.choose(chosen) for table in tables if {*chosen} & {*map(str.casefold, table.names())}]

@@ -146,8 +146,7 @@ class Table:
     def choose(self, names: Sequence[str]) -> "Table":
         """Return the table with only the named columns (ignoring case), which are always shown.
 
-        Columns that name the row are kept, and so is the score of a selected difference. Notes on other columns, which
-        begin with the title, are left out.
+        Columns that name the row are kept, and so is the score of a selected difference.
         """
         wanted = {name.casefold() for name in names}
         keep = {at for at, column in enumerate(self.columns) if self.is_key(at) or column.slug.casefold() in wanted}
@@ -157,9 +156,7 @@ class Table:
         chosen = sorted(keep)
         columns = tuple(replace(self.columns[at], priority=0) for at in chosen)
         rows = tuple(tuple(row[at] for at in chosen) for row in self.rows)
-        left_out = {column.title for column in self.columns} - {column.title for column in columns}
-        notes = tuple(note for note in self.notes if note.partition(": ")[0] not in left_out)
-        return replace(self, columns=columns, rows=rows, notes=notes)
+        return replace(self, columns=columns, rows=rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:

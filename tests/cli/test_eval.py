@@ -203,7 +203,10 @@ def test_columns_are_chosen_except_in_json(evaluate: Cli, tmp_path: Path) -> Non
     make_run(tmp_path)
     command = ("runs", "--device", "cpu", "--columns")
     assert "--columns 'kilobytes': choose from variant, BLEU, " in evaluate(*command, "kilobytes", code=2).err
-    assert "--columns chrf: not in this table; add --metrics chrf" in evaluate(*command, "chrf", code=2).err
+    for metric in ("chrf", "rougeL"):
+        advice = f"--columns {metric}: not in this table; add --metrics {metric}"
+        assert advice in evaluate(*command, metric, code=2).err
+    assert "seeds: 1\n" in evaluate(*command, "bleu").out  # the note stays without its column
     assert "parameters" not in evaluate(*command, "bleu", "--format", "csv").out.splitlines()[0]
     done = evaluate(*command, "bleu", "--format", "json", code=2)
     assert done.out == ""

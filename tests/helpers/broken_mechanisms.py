@@ -255,7 +255,7 @@ class StaleKeys(Path):
         return out._replace(state=(torch.cat((old, call.k), 2), out.state[1]))
 
 
-class NotCentred(Parallax):
+class NotCentered(Parallax):
     """Subtracts the projection of each key on r, but does not add that of the mean key."""
 
     def normalize(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
@@ -294,6 +294,6 @@ BROKEN: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (NoisyEvaluation, "encoder", {"same", "saved"}),
     (WrongWorkedNumber, "encoder", {"worked"}),
     (StaleKeys, "decoder", {"steps", "branches"}),
-    (NotCentred, "cross", {"rows", "worked", "fast"}),
+    (NotCentered, "cross", {"rows", "worked", "fast"}),
 ]
 """Mechanism, role, and the contracts that detect the mistake: two if it breaks both by its nature."""

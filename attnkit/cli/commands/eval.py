@@ -289,4 +289,5 @@ def _print(result: "Comparison", format: str, columns: str | None, notes: str | 
     else:
         shown = tables(result, by_split=format == "table")
     notes = notes or ("short" if format == "latex" else "full")
-    output.write_tables([table.with_notes(notes) for table in output.choose_columns(shown, columns)], format)
+    chosen = output.choose_columns(shown, columns, add_metrics=True)
+    output.write_tables([table.with_notes(notes) for table in chosen], format)
